@@ -59,7 +59,7 @@ def inputs_of(
         costs: the engine's `Costs`, which contain the configs.
         positions: indices in `rows` of the wanted configs.
         number: index of the kernel in `costs`.
-        start: index of the first of the C configs among the kernel's configs in `costs`.
+        start: position of the first config in `costs`, counted from the kernel's first config there.
     """
     quantities = np.empty((len(QUANTITIES), len(positions)))
     costs.fill(number, start, positions, np.stack(limited[:-1]), quantities)
@@ -68,7 +68,7 @@ def inputs_of(
 
 
 FEWEST, MOST = 5, 64
-"""Minimum number of measurements with which to adapt a model to a problem, and maximum number to use."""
+"""Minimum and maximum number of measurements of a problem to which a model is adapted."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class ModelScope:
     adapted_to: int = 0
     """Number of measurements on this GPU and problem to which the model was adapted."""
     beneath: "ModelScope | None" = None
-    """Model whose results this model corrects, or None if this model corrects the analytical model."""
+    """Trained model that is applied before this model, or None if this model directly corrects the analytical model."""
     row_kind: str = ""
     """Alignment of the rows of the matrices, or empty for kernels that ignore alignment; see `features.row_kind`."""
 
@@ -246,12 +246,12 @@ def applied(scope: ModelScope, table: StaticTable) -> AppliedModel:
 def adapted(
     predicted: Costs, scored: Array, features: Array, positions: Array, measured: Sequence[MeasuredAnswer]
 ) -> Costs:
-    """Adapt the costs from a trained model to measurements of this GPU and problem.
+    """Return a kernel's costs after adapting the trained model to measurements of the problem on this GPU.
 
     Args:
-        predicted: a kernel's costs from the trained model, at one operating point.
-        scored: indices of the N candidates that the model evaluated, ascending.
-        features: features of these candidates, (N, F).
+        predicted: costs of all candidates of the kernel at one operating point.
+        scored: indices of the N candidates whose costs come from the trained model, ascending.
+        features: features of the N candidates, (N, F).
         positions: indices of the measured candidates, a subset of `scored`.
         measured: measurements in the order of `positions`.
     """

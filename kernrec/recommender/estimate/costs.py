@@ -3,15 +3,16 @@
 All configs of a kernel on a problem share most of the prediction's error. If all predicted times are 30 % too low,
 every unmeasured config would rank before all measured configs. So measurements also scale the other predictions.
 
-The variance V behind the interval `INTERVAL` has an individual part s = OWN x V, and a part t = (1 - OWN) x V that all
-configs of the kernel share. Let r be the logarithms of measured / predicted over the n measured configs of a kernel,
-for latency or for power. The expected shared error is
+The analytical model's logarithmic error has the variance V (`INTERVAL`). The individual errors of configs have the
+variance s = OWN x V. The error that all configs of a kernel share has the variance t = (1 - OWN) x V. For each of the n
+measured configs, let r be log(measured / predicted) of latency or power. Predictions are multiplied by
 
-    w x median(r) with w = t / (t + s / n)
+    exp(w x median(r)) with w = t / (t + s / n)
 
-For one measurement, w is 0.65. For five, w is 0.90. After scaling, a fraction 1 - w of the shared variance remains, and
-all of the individual variance. If predictions are far too low, median(r)**2 may exceed t and then replaces t. This
-ranks a measured config first in case of doubt.
+The weight w is 0.65 for one measurement and 0.90 for five. After scaling, the variance of the shared error is
+(1 - w) x t, and the variance of the individual errors is still s. If predictions are far too low, median(r)**2 may
+exceed t. Then median(r)**2 replaces t, which makes w larger and unmeasured configs slower. So measured configs rank
+first.
 """
 
 import math
@@ -35,22 +36,22 @@ OWN: float = query.OWN_SHARE
 """Fraction of a prediction's variance that is individual to the config, unless a model states another fraction.
 
 The fraction is estimated from recorded convolutions on three GPUs. Scaling to five measurements reduced the error of a
-transferred model from 44 / 16 / 30 % to 26 / 10 / 7 %. The median ratio is 0.59, so the variance falls to 0.35.
+transferred model from 44 to 26 %, from 16 to 10 % and from 30 to 7 %. The median factor is 0.59, and its square 0.35.
 """
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
-    """Combine the intervals and sources of K kinds of estimates, such as measured, in one array.
+    """Combine intervals and sources of estimates in an array with K columns, each of which many estimates can share.
 
     Args:
         below: ratio of the value to the lower end of the 90 % interval.
         above: ratio of the upper end of the 90 % interval to the value.
         source: index in `SOURCES`.
-        own: half-width, in logarithms, of the 90 % interval of the config's individual error, (K,) or (2, K) for two
-            quantities.
+        own: half-width, in logarithms, of the 90 % interval of a config's individual error. The shape is (K,), or
+            (2, K) for latency and energy.
 
     Returns:
-        Array with one row per argument, (4, K) or (2, 4, K).
+        Array with one row per argument, (4, K). For latency and energy, (2, 4, K).
     """
     kinds = np.empty((*own.shape[:-1], 4, own.shape[-1]))
     for row, values in enumerate((below, above, source, own)):
@@ -70,9 +71,9 @@ class Estimates:
     def __init__(self, value: Array, kind: Array, kinds: Array) -> None:
         self.value = value
         self.kind = kind
-        """Kind of each estimate, as the index of a column of `kinds`."""
+        """Column of `kinds` that contains the interval and source of each estimate."""
         self.kinds = kinds
-        """Intervals and sources of each kind, as returned by `kinds_of`, (4, K)."""
+        """Intervals and sources, as returned by `kinds_of`, (4, K)."""
 
     @cached_property
     def low(self) -> Array:
@@ -95,7 +96,7 @@ class Estimates:
         return self.by_kind(_OWN_ERROR)
 
     def by_kind(self, row: int) -> Array:
-        """Return one row of `kinds` for each candidate."""
+        """Return the value in a row of `kinds`, such as `_BELOW`, for each estimate."""
         return np.asarray(self.kinds[row].take(self.kind))
 
     def item(self, place: tuple[int, ...]) -> Estimate:
@@ -109,9 +110,9 @@ _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # Variance of the logarithm 
 
 LATENCY, ENERGY, POWER = range(3)
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
-"""Minimum half-width, as a fraction, of the interval of a measured cost. The protocol accepts this drift."""
+"""Minimum half-width of a measured cost's interval, as a fraction. Repeated measurements may differ by as much."""
 UNSTATED_ENERGY = 0.12
-"""Half-width, as a fraction, of the interval of a measured energy if the row has no interval (docs/protocol.md)."""
+"""Half-width, as a fraction, of the interval that a measured energy gets if it has none (docs/protocol.md)."""
 
 
 class Costs:
@@ -121,9 +122,9 @@ class Costs:
         self.values = values
         """Latency in seconds, energy in joules and mean power in watts, (3, C) or (3, points, C)."""
         self.kind = kind
-        """Kind of each latency and energy, as the index of a column of `kinds`, (2, C) or (2, points, C)."""
+        """Column of `kinds` for each latency and energy, (2, C) or (2, points, C)."""
         self.kinds = kinds
-        """Intervals and sources of each kind, for latency and energy, (2, 4, K)."""
+        """Intervals and sources of latency and energy, as returned by `kinds_of`, (2, 4, K)."""
 
     @property
     def latency(self) -> Estimates:
@@ -145,14 +146,14 @@ class Costs:
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
-        """Combine the costs of the same candidates at several operating points, one `Costs` per point."""
+        """Combine costs of the same candidates at several operating points, which `points` contains separately."""
         firsts = accumulate((costs.kinds.shape[-1] for costs in points), initial=0)
         kind = np.stack([costs.kind + first for costs, first in zip(points, firsts, strict=False)], 1)
         kinds = np.concatenate([costs.kinds for costs in points], -1)
         return cls(np.stack([costs.values for costs in points], 1), kind, kinds)
 
     def scaled(self, *factors: Array | float) -> "Costs":
-        """Return a copy with latency, energy and power multiplied by the three factors."""
+        """Return a copy. The three `factors` multiply latency, energy and power, in this order."""
         values = np.empty_like(self.values)
         for after, before, factor in zip(values, self.values, factors, strict=True):
             np.multiply(before, factor, out=after)
@@ -165,7 +166,7 @@ class Costs:
             quantity: cost to replace, `LATENCY` or `ENERGY`.
             positions: indices of the N candidates.
             values: new value for each candidate, in SI units.
-            kinds: kind of each new value, as returned by `kinds_of`, (4, N).
+            kinds: interval and source of each new value, as returned by `kinds_of`, (4, N).
         """
         changed, kind = self.values.copy(), self.kind.copy()
         changed[quantity, ..., positions] = values
@@ -182,13 +183,13 @@ class Rescaling:
     configs: int
     """Number of measured configs."""
     latency_common: float
-    """Fraction of the variance of the shared latency error that remains after scaling."""
+    """Variance of the shared latency error after scaling, as a fraction of the variance before."""
     power_common: float
-    """Fraction of the variance of the shared power error that remains after scaling."""
+    """Variance of the shared power error after scaling, as a fraction of the variance before."""
 
     def apply(self, predicted: Costs) -> Costs:
         """Scale predictions for the same kernel and problem."""
-        # Energy is power times time, so its error includes both errors. Use the larger of the two fractions.
+        # Energy is power times time. So the less certain quantity determines the error of the energy.
         common = np.array([[self.latency_common], [max(self.latency_common, self.power_common)]])
         below, above, source, own = predicted.kinds.swapaxes(0, 1)
 
@@ -202,7 +203,7 @@ class Rescaling:
 
 _WIDTHS = np.array([[SPREAD.time], [SPREAD.energy]])
 ANALYTICAL = kinds_of(_WIDTHS, _WIDTHS, PREDICTED, np.array([[SPREAD.own], [SPREAD.own_energy]]))
-"""Kind of the latencies and energies that the analytical model predicts, (2, 4, 1)."""
+"""Interval and source of latencies and energies that the analytical model predicts, (2, 4, 1)."""
 
 
 def with_measured(
@@ -245,23 +246,23 @@ def with_measured(
 
 
 def measured_kinds(value: Array, low: Array, high: Array) -> Array:
-    """Return the kinds of N measured values, given the ends of their 90 % intervals, (N,)."""
+    """Return the result of `kinds_of` for N measured values, given the ends of their 90 % intervals, (N,)."""
     return kinds_of(value / low, high / value, MEASURED, 0.5 * np.log(high / low))
 
 
 def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs, rescaling: Rescaling) -> Costs:
-    """Correct the predictions at one operating point with measurements at another operating point.
+    """Correct predictions at an operating point A by measurements at an operating point B.
 
-    A prediction is assumed to have the same relative error at both operating points.
+    A prediction is assumed to have the same relative error at A and B.
 
     Args:
-        predicted: predicted costs at the operating point without measurements.
-        elsewhere: costs at the operating point with measurements.
-        predicted_elsewhere: predicted costs at the operating point with measurements.
-        rescaling: factors that scale predictions to the measurements.
+        predicted: predicted costs at A.
+        elsewhere: costs at B after predictions were replaced by measurements.
+        predicted_elsewhere: predicted costs at B.
+        rescaling: factors that scale the predictions at B to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
-    latency, energy, _ = elsewhere.values / base.values  # A config that was not measured has ratio 1.
+    latency, energy, _ = elsewhere.values / base.values  # Ratio 1 for unmeasured configs
     return here.scaled(latency, energy, energy / latency)
 
 
@@ -290,13 +291,13 @@ def _interval(
     """Return the lower and upper ends of the 90 % intervals of N measured values.
 
     Args:
-        stated: ends of the intervals in the rows, or None for an unknown end.
+        stated: recorded ends of each interval, or None for an end that was not recorded.
         least: minimum half-width, as a fraction of the value.
-        unstated: half-width for an unknown end, as a fraction of the value.
+        unstated: half-width if an end was not recorded, as a fraction of the value.
     """
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:
-        values = np.array(bounds, dtype=np.float64)  # This conversion turns None into NaN.
+        values = np.array(bounds, dtype=np.float64)  # NumPy converts None to NaN.
         return np.where(np.isnan(values), value * (1.0 + side * unstated), values)
 
     lows, highs = zip(*stated, strict=True)

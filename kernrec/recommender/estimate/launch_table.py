@@ -42,7 +42,7 @@ class LaunchTable:
     variant: Array
     """Row of `profiles` for each config, or -1 if the config has no profile, (configs,)."""
     profiles: ProfileTable
-    """Profile of each compiled variant. A profile from sampled blocks excludes sectors that hit in L1."""
+    """Profile of each compiled variant. A profile from emulated blocks counts only memory sectors that miss L1."""
     sample: "SampledLaunch | None"
     """Additional results of emulated blocks, or None if no blocks were emulated."""
     access: TensorAccess
@@ -63,17 +63,16 @@ class LaunchGeometry:
     prefetch: Array
     """Number of loop trips whose loads a block issues in advance."""
     resident: Array
-    """Resident blocks per SM. The number is 0 if a block does not fit into an SM.
+    """Resident blocks per SM, or 0 if a block does not fit into an SM.
 
-    The number is 1 for a user's kernel that exceeds the register limit by less than one unit of allocation. Another
-    compiler may need fewer registers.
+    For a user's kernel, a block that needs slightly too many registers counts as 1 (see `StaticTable.geometry`).
     """
     fits: Array
     """Whether a block, as compiled for the profile, fits into an SM."""
     occupancy: Array
-    """Resident warps as a fraction of an SM's maximum. The fraction is 0 if a block does not fit into an SM."""
+    """Resident warps as a fraction of an SM's maximum, or 0 if a block does not fit into an SM."""
     quick: Array
-    """Inputs for a quick estimate of costs, (terms, 3, configs).
+    """Inputs for a quick estimate of costs, per block and then per trip of each loop, (1 + loops, 3, configs).
 
     The three inputs are clock cycles of the busiest pipe, clock cycles of a block that is alone on its SM, and energy
     of the core in joules.
@@ -100,9 +99,9 @@ _SECOND_PASS_CLK = 2500.0
 
 
 def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
-    """Convert a kernel to the engine's form. The result applies to all problems with the same launch geometry.
+    """Convert a kernel's `StaticTable` to the C++ engine's `Kernel`, for all problems with the same launch geometry.
 
-    With profiles from sampled blocks, the result applies only to the given problem.
+    If the profiles come from emulated blocks, the result is valid only for the problem of `on_problem`.
     """
     geometries, first, launch = table.geometries(on_problem), table.kernel.launches[0], table.launches[0]
     launches = [_launch(table, on_problem, index, geometry) for index, geometry in enumerate(geometries)]
@@ -178,7 +177,7 @@ def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: La
                 on_problem.column(workspace.elements), float(ELEMENT_BYTES[workspace.dtype])
             )
     concurrent, l2_bytes = geometry.resident * float(table.gpu.sms), float(table.gpu.l2_bytes)
-    with np.errstate(all="ignore"):  # Configs without a profile, or that do not fit, give NaN.
+    with np.errstate(all="ignore"):  # Configs that cannot run have NaN values.
         in_order = dict.fromkeys(launch.access.tensors, 0.0) | sizes
         in_l2 = tensors_in_l2(table.kernel, table.conditions.l2, in_order)
         touched = footprints(sample.table, variants, in_order, in_l2)

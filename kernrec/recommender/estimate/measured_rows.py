@@ -57,7 +57,7 @@ def measured_rows(
 ) -> tuple[MeasuredRows, ...]:
     """Return the measurements and failures of a kernel on a problem, for each operating point.
 
-    With several points, `elsewhere` counts only configs that were measured at none of these points.
+    `MeasuredRows.elsewhere` counts the measured configs that have no measurement at any of the `points`.
     """
     kernel = space.kernel
     measured = [row for row in evidence.measured if row.kernel == kernel.name]
@@ -86,7 +86,7 @@ def _at_point(
     failed_rows = space.find([row.config for row in failed_ours])
     outcomes = {int(row): failure.outcome for row, failure in zip(failed_rows, failed_ours, strict=True) if row >= 0}
     rows = space.find([row.config for row in here])
-    # A config may have two measurements, because rows state the default limit as None or in watts. Use the latest.
+    # Use the latest measurement of each config. A row at the default limit may contain the limit in watts or None.
     latest: dict[int, MeasuredAnswer] = {}
     for row, answer in sorted(zip(rows.tolist(), here, strict=True), key=lambda pair: pair[1].measured_at):
         if row >= 0 and on_problem.valid[row] and row not in outcomes:

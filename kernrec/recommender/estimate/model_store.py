@@ -40,7 +40,7 @@ class ModelStore:
         folder: folder with the user's models, or None to use only shipped models.
         stack: open databases. The store warns if they differ from the training data of the user's models.
         calibrated: whether to use calibrations.
-        own: whether the user's kernrec wrote the database next to `folder`. If false, shipped models take precedence.
+        own: whether the database next to `folder` belongs to the user. If not, shipped models take precedence.
     """
 
     def __init__(self, folder: Path | None, stack: Stack, calibrated: bool = True, own: bool = True) -> None:
@@ -104,15 +104,11 @@ class ModelStore:
         return None
 
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the trained model for a kernel on a GPU, or None if no model applies.
-
-        The op's model takes precedence over the kernel's model if the former was trained on the kernel and on the GPU.
-        If neither model was trained on the GPU, the op's model must have been tested on held-out GPUs.
-        """
+        """Return the trained model to use for a kernel on a GPU, as a `ModelScope`, or None if no model applies."""
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
-            # Do not cache: a file could not be read, and the next call will skip it.
+            # Do not cache a result after a new warning: the next call skips the faulty file.
             if len(self._reported) > reported:
                 return scope
             self._scopes[key] = scope
@@ -126,13 +122,15 @@ class ModelStore:
         if trained_above not in (None, own.trained.training["data_sha256"]):
             self._warn(f"model {above.trained.name} was trained to correct another model of {kernel.name}; not used")
             return own
+        # Prefer the op's model to the kernel's own model if the op's model was trained on the kernel and on the GPU. If
+        # neither was trained on the GPU, prefer the op's model if it was tested on held-out GPUs.
         carries_over = not own.gpu_known and above.model.tried_on_new_gpus
         if not above.kernel_known or not (above.gpu_known or carries_over):
             return own
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the kernel's own model, or None. The op's model may correct this model."""
+        """Return the scope of the kernel's own model, or None. The op's model may be applied after it."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
@@ -171,7 +169,7 @@ class ModelStore:
 
     @property
     def reported(self) -> bool:
-        """Whether any file was unusable or outdated. A later call may then use other models."""
+        """Whether the store has warned about a file. Later calls may then use other models."""
         return bool(self._reported)
 
     def warnings(self) -> tuple[str, ...]:
@@ -186,7 +184,7 @@ class ModelStore:
 
     def _load(self, name: str) -> "TrainedModel | None":
         try:
-            # Also look for links: `exists` is False for a link to itself, which must be reported.
+            # `exists` is False for a broken link. Include broken links, so that a warning reports them.
             places = [folder / f"{name}.json" for folder in self._folders]
             path = next((path for path in places if path.exists() or path.is_symlink()), None)
         except OSError as error:

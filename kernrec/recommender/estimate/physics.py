@@ -3,8 +3,8 @@
     memory   the tensors of a problem must fit into the GPU's memory
     finite   every time, power and energy is a positive, finite number
     bytes    a time is at least the compulsory DRAM bytes divided by the memory bandwidth
-    roof     a time is at least the number of operations divided by the peak rate at the clock of the estimate
-    watts    a mean power is at most the power limit of the estimate
+    roof     a time is at least the number of operations divided by the peak rate at the assumed core clock
+    watts    a mean power is at most the assumed power limit
 
 kernrec corrects a small violation: it raises the time until the law holds. After a large violation, it uses the
 analytical model's estimate instead, and a note in the answer names the replaced value.
@@ -55,7 +55,7 @@ def cold_seconds(problem: Problem, gpu: GPU) -> float:
 
 
 def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Return two lower bounds for the time of a problem: seconds of memory, and clock cycles of arithmetic."""
+    """Return the minimum seconds that a problem needs for DRAM traffic, and the minimum clock cycles for arithmetic."""
     # Count no bytes if a kernel declares its own problem, because it may read only a part of the tensors.
     moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)
     roof_clk = problem.flops / ideal_launch(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
@@ -63,14 +63,14 @@ def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 def violation_notes(refused: int, raised: int, seconds: float, least_s: float, replaced: bool) -> Iterator[str]:
-    """Yield a note on rejected estimates and a note on raised estimates, if there are any.
+    """Yield notes on estimated times that violate a law of physics.
 
     Args:
-        refused: number of rejected estimates.
-        raised: number of estimates that were raised to the lower bound.
-        seconds: time of the first rejected estimate.
-        least_s: lower bound of this time, in seconds.
-        replaced: whether the analytical model's estimates replaced the rejected ones.
+        refused: number of times that kernrec rejected because they are far too low.
+        raised: number of times that kernrec raised to the physical minimum because they are slightly too low.
+        seconds: first rejected time in seconds.
+        least_s: physical minimum for `seconds`.
+        replaced: whether kernrec uses the analytical model's times instead of the rejected times.
     """
     if refused:
         instead = "the analytical model is used instead" if replaced else "they are omitted"

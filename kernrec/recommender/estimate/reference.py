@@ -1,19 +1,17 @@
-"""Find the reference time of a problem, towards which optimistic predictions of the analytical model are shrunk.
+"""Find the reference time of a problem, which corrects optimistic predictions of the analytical model.
 
-The reference time is the baseline of the fastest backend. A Triton kernel may also give the reference time, if a model
-was trained on this GPU. The lead of a kernel is log(reference time / predicted time). A kernel leads because it is
-fast or because its prediction is wrong. Weighting prediction and reference time by the inverse of their variances keeps
-this fraction of the lead:
+The reference time is the time of the fastest baseline. The time of a Triton kernel also counts if a model was trained
+on this GPU. The lead of a kernel is log(reference time / predicted time). A kernel may have a lead because the kernel
+is fast, or because the prediction is wrong. So the engine (`shrinkage_of`) multiplies the lead by the fraction
 
     (among**2 + reference**2) / (own**2 + among**2 + reference**2)
 
-    own         standard deviation of the analytical model's error on such kernels
+    own         standard deviation of the analytical model's error for the op and data type
     reference   standard deviation of the reference time on this GPU
     among       standard deviation among kernels of independent authors (`kAmongKernels`)
 
-About half of the lead is kept if the reference time was learned on the GPU (deviation 2 to 4 %). Nearly all of the lead
-is kept if the reference time was transferred from other GPUs (20 to 40 %). The engine computes the fraction
-(`shrinkage_of`).
+This fraction weights prediction and reference time by the inverse of their variances. It is about 0.5 if the reference
+time was learned on the GPU (deviation 2 to 4 %), and nearly 1 if it was transferred from other GPUs (20 to 40 %).
 """
 
 from collections.abc import Sequence
@@ -37,11 +35,15 @@ _WHOLE = {
     ("matmul", "16"): 0.15, ("matmul", "32"): 0.15, ("matmul", "8"): 0.42, ("attention", "16"): 0.40,
     ("conv2d", "32"): 0.50,
 }  # fmt: skip
-"""Standard deviation of the analytical model's lead over the best recorded times, keyed by op and bits of arithmetic.
+"""Standard deviation of log(best recorded time / best predicted time), keyed by op and bits of arithmetic.
 
-Values by GPU: matmuls .08 to .19 on A100, .08 to .15 on RTX 3090 and A6000, .19 on L40S, .08 to .17 on H100 and H200,
-no lead on B200; matmuls in 8 bits .16 to .61; attention .34 on A100, .42 on H200; f32 convolutions .39 to .86 (cuDNN
-uses Winograd's algorithm). Architectures share a value, because the recordings of one architecture differ more.
+The values of single GPUs have these ranges:
+
+    matmul         0.08 to 0.19 (A100, RTX 3090, A6000, L40S, H100, H200), and 0.16 to 0.61 in 8 bits
+    attention      0.34 (A100) and 0.42 (H200)
+    conv2d, f32    0.39 to 0.86, because cuDNN uses Winograd's algorithm
+
+All architectures share a value, because values differ more within an architecture than between architectures.
 """
 UNMEASURED = log(INTERVAL) / DEVIATIONS
 """Standard deviation of the analytical model's error that is assumed for kernels without recordings."""
@@ -58,12 +60,12 @@ class ReferenceTime:
     deviation: float
     """Standard deviation of the logarithm of the time."""
     transferred: bool
-    """Whether the time is uncertain, because it does not come from recordings on this GPU."""
+    """Whether the time comes from other GPUs or from a physical model, not from recordings on this GPU."""
 
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """Predicted lead of a kernel over the reference time, and the fraction of the lead that is credible."""
+    """Correction of a kernel's predicted times towards the reference time; see the module's description."""
 
     reference: ReferenceTime | None
     lead: float
@@ -92,7 +94,7 @@ def reference_of(space: "Space", problem: Problem) -> ReferenceTime | None:
         return None
     best, first = None, (True, inf)
     for backend, latency, launch_s in model.fastest(problem):
-        if transferred := latency.transferred:  # Recordings of this GPU cannot exceed its limits.
+        if transferred := latency.transferred:  # Only a time from other GPUs may be too short for this GPU.
             latency = raised(latency, roof_s(problem, model.gpu))
         # The recording includes a launch overhead. Replace it by the overhead that the analytical model assumes.
         started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S

@@ -23,19 +23,19 @@ _L1_LATENCY_CLK = 33.0
 _ROW_BYTES = 123.0
 """Bytes that DRAM can move in the time between two row activations.
 
-The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096. With runs of 64
-bytes, this kernel reaches 0.62 and 0.65 of the bandwidth of a copy.
+The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096. If each access moves
+64 consecutive bytes, this kernel reaches 0.62 and 0.65 of the bandwidth of a copy.
 
-A bank can activate a row while other banks move data. So only the longer of activation and transfer counts. Recorded
-matmuls that stream weights agree (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k). Compared with runs of 512
-bytes, runs of 64 bytes take 1.70 to 1.92 times as long, and runs of 128 bytes 1.02 to 1.13 times. The sum of both times
-would be 1.46 at 128 bytes.
+A bank can activate a row while other banks move data. So the longer of activation and transfer counts, not the sum of
+both. Recorded matmuls that stream weights confirm this (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k).
+Accesses of 64 consecutive bytes take 1.70 to 1.92 times as long as accesses of 512 bytes. Accesses of 128 bytes take
+1.02 to 1.13 times as long. With the sum, they would take 1.46 times as long.
 """
 _NEAR_TURN_CLK = 1.25
 """Clock cycles that L2 needs for an atomic operation on another sector within the same 512 bytes.
 
 The value is fitted to histograms with 512 bins of 4 bytes. They reach 47 G additions per second on GPUs from an RTX
-3060 to an RTX 3080. Other sizes are assumed to scale with the bytes.
+3060 to an RTX 3080. Histograms of other sizes are assumed to need the same time per 512 bytes.
 """
 _L2_OF_WRITES = 0.25
 """Fraction of L2 that is assumed to hold the data written last."""
@@ -50,7 +50,7 @@ class SampledLaunch:
     table: ProfileTable
     """Profiles that exclude hits in L1."""
     rounds: Array
-    """Time that a block waits for memory, in units of the DRAM latency. A wait for a cache counts as a fraction."""
+    """Time that a block waits for DRAM, L2 and L1, divided by the DRAM latency."""
     every_round: Array
     """Number of times that a block waits for memory or a cache."""
     overlapped: Array
@@ -75,9 +75,9 @@ class SampledLaunch:
         return Rereads(far, 1024.0 * sizes[0], self.cache_bytes.take(variants))
 
     def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
-        """Return the ratio of the DRAM time to the time of moving the same bytes as one stream.
+        """Return the DRAM time of the accesses, divided by the DRAM time of one contiguous access of equal size.
 
-        Short runs of consecutive bytes are slower. Runs of blocks that are resident together merge into longer runs.
+        Accesses are slower if they move few consecutive bytes. Adjacent accesses of concurrent blocks count as one.
 
         Args:
             variants: rows of the profiles.
@@ -200,7 +200,8 @@ def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Convert work per block to work per loop trip if blocks do unequal work. Each wait for memory counts as a trip."""
+    """Convert demand per block to demand per wait for memory, for variants whose blocks do unequal work."""
+    # Waits count as loop trips, because `StaticTable.trips` then gives the longest block more work.
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
         return demand
@@ -247,7 +248,7 @@ def footprints(
 ) -> list[Footprint]:
     """Return the bytes of each tensor that the blocks of each variant read and write.
 
-    `in_l2` names the tensors that are in L2, as far as they fit.
+    `in_l2` names the tensors of which L2 initially holds as much as fits.
     """
     touched = []
     for written, what in ((False, "read"), (True, "write")):
@@ -256,7 +257,7 @@ def footprints(
             if metric in table.metrics:
                 x, y, z = (table.column(f"{metric}.{axis}").take(variants) for axis in "xyz")
                 sectors = table.column(metric).take(variants)
-                # The metrics `wave.<buffer>.<n>` are about n consecutive blocks.
+                # The metric `wave.<buffer>.<n>` describes the sectors that n consecutive blocks read together.
                 counts = [m.removeprefix(f"wave.{name}.") for m in table.metrics if not written]
                 window = sorted(int(count) for count in counts if count.isdigit())
                 in_window = tuple(table.column(f"wave.{name}.{n}").take(variants) for n in window)
@@ -288,7 +289,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
 
 
 def _interpolate(shares: Sequence[Array], size: Array) -> Array:
-    """Interpolate fractions that are given for sizes 1, 2, 4 and so on. The result is 0 at sizes up to 0.5."""
+    """Interpolate the fractions `shares`, which are for the sizes 1, 2, 4 and so on. The fraction for 0.5 is 0."""
     table = np.stack([np.zeros(len(size)), *shares])
     position = np.clip(np.log2(np.maximum(size, 0.5)) + 1.0, 0.0, len(shares))
     low = np.minimum(position.astype(np.int64), len(shares) - 1)

@@ -35,11 +35,11 @@ class Space:
     """Kernels and configs that implement problems of one op, data type and layout on one GPU."""
 
     tables: Sequence[StaticTable]
-    """Static tables of the kernels; at least one. Several problems must have the same launch geometry."""
+    """Static tables of the kernels, at least one. The tables must be valid for all estimated problems."""
     models: "ModelStore | None" = None
     """Trained models. None means that only the analytical model is used."""
     evidence: Evidence = NO_EVIDENCE
-    """Database rows about the problem. They must be empty if several problems are estimated together."""
+    """Measurements and failures on the problem. They must be empty if several problems are estimated together."""
     whole: bool = False
     """Whether to estimate every config instead of only the most promising ones (`SHORTLIST`)."""
 
@@ -49,7 +49,7 @@ class Space:
 
     @cached_property
     def learned(self) -> "list[tuple[AppliedModel | None, bool]]":
-        """Trained model for each kernel or None, and whether the model was trained on this kernel and GPU."""
+        """Trained model of each kernel (or None), and whether the model was trained on the kernel and the GPU."""
         models = self.models
         scopes = models and [models.scope(t.kernel.op, t.kernel, t.gpu, t.space.dtype) for t in self.tables]
         if not scopes or not any(scopes):
@@ -69,9 +69,15 @@ class Space:
 
 
 Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
-"""Arguments of the engine's `Costs` for one kernel, in this order: plan, problems, rows to estimate (None for all
-runnable rows), mask of runnable rows (None for the plan's mask), rows that must be estimated, and the costs of each
-problem's epilogue, (problems, 4)."""
+"""Arguments of the engine's `Costs` for one kernel:
+
+    plan         kernel in the engine's form
+    problems     problems in the engine's form
+    rows         configs to estimate, or None for all configs that can run
+    able         mask of the configs that can run, or None for the mask of `plan`
+    ran          configs that must be estimated, or None
+    epilogues    costs of each problem's epilogue, (problems, 4), or None
+"""
 Measured = tuple[MeasuredRows, ...]
 """Measured rows of a kernel on a problem, for each operating point."""
 
@@ -84,7 +90,7 @@ def parts_of(
     any_rows = bool(evidence.measured or evidence.failed)
     parts, forms_of_each, measured = list[Part](), list[Sequence[Problem]](), list[Measured]()
     of_op: dict[str, tuple[list[Problem], list[Any], Array | None]] = {}
-    """Problems converted to an op, their arguments for the engine, and their epilogues, keyed by op."""
+    """For each op: the problems converted to this op, the same problems in the engine's form, and their epilogues."""
     for table in space.tables:
         if (of_problems := of_op.get(table.kernel.op)) is None:
             forms = list(map(table.space.form, problems))
@@ -121,7 +127,7 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
     """Return the engine's `Costs` for the configs of several kernels.
 
     Args:
-        limits: first operating point, in the engine's form, or None to apply no power limit.
+        limits: power limit of the first operating point, in the engine's form. None applies no limit.
         points: number of operating points.
         most: maximum number of configs to estimate for each kernel and problem; 0 for all configs.
 
@@ -137,7 +143,7 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
 def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
     """Return the costs of each problem's epilogue, such as a bias, or None if no problem has an epilogue.
 
-    The four costs are seconds of the core, seconds of DRAM, joules of the core and joules of DRAM, (problems, 4).
+    A row of the result has the core time (s), DRAM time (s), core energy (J) and DRAM energy (J), (problems, 4).
     """
     each = [epilogue(table.gpu, table.power, problem) for problem in problems]
     if each.count(None) == len(each):

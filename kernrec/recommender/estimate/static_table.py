@@ -86,7 +86,7 @@ class StaticTable:
         warm = conditions.l2 == WARM
         lanes = gpu.fma_per_clk_sm
         bf16 = lanes.get("bf16", lanes["f16"]) < lanes["f16"] and problem.dtype != "f16"
-        # A user's kernel may compute in other types than that of its problem.
+        # A user's kernel may compute in bf16 although the data type of its problem differs.
         bf16 &= problem.dtype == "bf16" or "bf16" in kernel.source or "bfloat16" in kernel.source
         for index, spec in enumerate(kernel.launches):
             if (table := profiles.get(index)) is None:
