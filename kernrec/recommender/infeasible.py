@@ -148,7 +148,7 @@ def _runnable_kinds(problem: Problem, gpu: GPU) -> list[str]:
     for dtype, layout in others:
         try:
             other = op.problem(dtype, layout, **_sizes(problem))
-        except UsageError:  # Skip data types without the problem's scales or output type.
+        except UsageError:  # Skip data types that do not support the problem's scales or output type.
             continue
         kernels = [kernel for kernel in kernels_for(op.name, dtype, layout) if kernel.runs_on(dtype, gpu.sm)]
         if _runs(_spaces(kernels, other, gpu), other):
@@ -165,7 +165,7 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
     if problem.dtype in EIGHT_BITS or rate_of(gpu, problem.dtype) > 0.0:
         return
     for dtype in replacements(problem, gpu):
-        with suppress(UsageError):  # Skip data types without the problem's scales or output type.
+        with suppress(UsageError):  # Skip data types that do not support the problem's scales or output type.
             other = problem.definition.problem(dtype, problem.layout, **problem.dim)
             yield other, no_arithmetic(problem, gpu, other)
 

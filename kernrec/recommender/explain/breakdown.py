@@ -93,7 +93,7 @@ class Roofline(JsonForm):
 
     @property
     def attainable_flops(self) -> float:
-        """Maximum operations per second in the roofline model at this number of operations per byte."""
+        """Maximum operations per second in the roofline model for the config's `intensity`."""
         return min(self.peak_flops, self.intensity * self.bandwidth)
 
 
@@ -127,12 +127,11 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     dram_bytes = float(sum(times.dram_bytes[0] for times in launch_times))
     recommendation = build_recommendation(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
-    # Predicted times assume the boost clock. Scale the times of core resources to the actual clock, and multiply all
-    # times by `measured`.
-    measured = recommendation.latency_s.value / float(limited.latency_s[0])
-    slower = measured * table.power.boost_hz / recommendation.clock_hz
+    # Scale the analytical model's times to the expected latency. Times of core resources assume the boost clock.
+    scale = recommendation.latency_s.value / float(limited.latency_s[0])
+    core_scale = scale * table.power.boost_hz / recommendation.clock_hz
     launches = tuple(
-        _detail(kernel, index, row, times, slower, measured)
+        _detail(kernel, index, row, times, core_scale, scale)
         for index, times in zip(performed, launch_times, strict=True)
     )
     total = defaultdict[str, float](float)
@@ -140,10 +139,10 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
         for metric, value in table.counts(on_problem, index, row).items():
             total[metric] += value
     analytical = {name: float(getattr(limited, name)[0]) for name in ("latency_s", "energy_j", "power_w")}
-    scale = recommendation.energy_j.value / analytical["energy_j"]
+    energy_scale = recommendation.energy_j.value / analytical["energy_j"]
     parts = defaultdict[str, float](float)
     for component, joules in table.power.breakdown({**events(total), DRAM: dram_bytes}, limited).items():
-        parts[_PARTS.get(component, component)] += float(np.ravel(joules)[0]) * scale
+        parts[_PARTS.get(component, component)] += float(np.ravel(joules)[0]) * energy_scale
     return Explanation(
         recommendation=recommendation,
         analytical=analytical,
@@ -166,7 +165,7 @@ def _detail(
     blocks, threads = (
         int((on_problem.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.blocks, spec.threads)
     )
-    resident = max(held.blocks, 1)  # A config that was measured with another compiler may not fit here, which gives 0.
+    resident = max(held.blocks, 1)  # `blocks` is 0 for measured configs whose profiled code does not fit.
     waves = blocks / (resident * table.gpu.sms)
     issued = max(counts.get("issue", 0.0), 1.0)
     mix = {m.removeprefix("issue."): value / issued for m, value in counts.items() if m.startswith("issue.") and value}

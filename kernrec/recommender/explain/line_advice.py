@@ -15,7 +15,7 @@ _POOR = 0.6
 _FEW = 0.25
 """Occupancy below which there are too few warps to hide latency."""
 _MANY_READS = 8
-"""Minimum number of reads of each byte for the advice to reuse data in registers or shared memory."""
+"""Reads per byte from which kernrec recommends to keep data in registers or shared memory."""
 _CHEAP_DIVISION = 0.1
 """Instructions of a shift or multiplication, as a fraction of the instructions of a division."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
@@ -126,7 +126,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
     if access.space == "global" and access.what != "atomic":
         ideal = max(access.bytes / _SECTOR, access.requests)
         used = min(access.bytes / (access.moved * _SECTOR), 1.0) if access.moved else 1.0
-        together = used * access.count  # Fraction of the moved bytes that the accesses use together
+        together = used * access.count  # Used fraction of a sector if all `count` accesses read it
         if used < _POOR and 0.9 < together < 1.1 and access.widest < 16:
             rest = 1 - (access.moved - access.bytes / _SECTOR) / total.sectors
             yield advice(
@@ -184,7 +184,7 @@ def _of_reads(
     times = moved * _SECTOR * launch.blocks / min(launch.blocks, SAMPLED_BLOCKS) / max(subject.roofline.dram_bytes, 1.0)
     if times < _MANY_READS or most.bytes < _POOR * most.moved * _SECTOR:
         return
-    rest = 1 - 0.75 * most.moved / moved  # Assume that each read then serves four results.
+    rest = 1 - 0.75 * most.moved / moved  # Assume that the change avoids three of four reads.
     yield LineAdvice(
         file, line, source(file, line).strip()[:60],
         f"re-read: each byte is read {times:.0f} times from L1 or L2",

@@ -25,7 +25,7 @@ from kernrec.util.light_dataclass import dataclass
 _WORTH = 0.002
 """Minimum relative gain of a change to show. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum gain of a pair of changes to show, in addition to the gain of the better single change."""
+"""Minimum relative gain by which two changes together must beat the better of them."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
@@ -62,7 +62,7 @@ class Change(JsonForm):
     time: float
     """Relative change of the latency."""
     changes: dict[str, float]
-    """Relative changes of the other figures that change most, keyed by name."""
+    """Relative changes of the figures that change most, except energy, time and power, keyed by name."""
     source: Source
     """Source of the costs before or after the change, whichever is less certain."""
 
@@ -170,10 +170,10 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
 
 
 def explainable(request: Request, context: Context) -> tuple[CandidateSet, Mapping[str, int]]:
-    """Return the candidates of one kernel at several power limits, and values of tunables for the default config.
+    """Return the candidates of one kernel at several power limits, and the config to explain by default.
 
     The default power limit comes first, then the requested limit, then a range of limits. If the request names an op,
-    the kernel and config are the top recommendation's. If the request names a kernel, the values are empty.
+    kernel and config come from the top recommendation. If the request names a kernel, the default config is empty.
 
     Raises:
         UsageError: a name is unknown, or the objective is `pareto`.
