@@ -30,7 +30,7 @@ MIXTURE_OF_BACKENDS = "mixture of backends"
 BATCHES = (1, 8, 64)
 
 Layers = Sequence[tuple[Layer, Problem]]
-"""Pairs of a layer and the problem of one pass of the layer, in the data type and layout of its answer."""
+"""Layers, each with the problem that kernrec's answer solves in one pass."""
 
 
 def backend_of(
@@ -38,8 +38,8 @@ def backend_of(
 ) -> tuple[str, list[Baseline | None]]:
     """Select the backend for the network's totals. Return its name, and a baseline (or None) for each layer.
 
-    The fastest backend with baselines for all layers is selected. If there is none, the selected backend covers the
-    most time. The name is empty if no backend is selected.
+    Prefer the backend that lacks baselines for the smallest part of the time, then the fastest backend. The name is
+    empty if no backend is selected.
 
     Args:
         answered: layers of the network with their answers.
@@ -115,7 +115,7 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: GpuContext, answered: LayerAnswer, point: OperatingPoint) -> Baseline:
-    """Return the baseline of a layer's backend at another operating point, or the present baseline if there is none."""
+    """Return a layer's baseline at another operating point. If the backend has none there, return the old baseline."""
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     answer, library = answered.answer, (_library(baseline),)
@@ -140,9 +140,9 @@ def _in_batches(workload: Workload, layers: Layers) -> list[Layers]:
 
 
 def _seconds(program: str, layers: Layers, baselines: Sequence[Sequence[Baseline]]) -> tuple[float, float]:
-    """Return the time in seconds of the layers that a backend lacks, and the time of all layers.
+    """Return the seconds of all layers for which a backend has no baseline, and the seconds of all layers.
 
-    The fastest baseline of another backend replaces a missing baseline. Layers without any baseline do not count.
+    The fastest baseline replaces a missing baseline. Layers without any baseline are skipped.
     """
     lacking = whole = 0.0
     for (layer, _), each in zip(layers, baselines, strict=True):

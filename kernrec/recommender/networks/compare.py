@@ -160,7 +160,7 @@ def sweep_network(
 
 KNEE = "knee"
 _LEAST_GAIN = 0.005
-"""Minimum fraction of time or energy that the knee must save to be recommended."""
+"""Minimum fraction of time or energy that the knee of a sweep (see `best_of`) must save to be recommended."""
 
 
 def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
@@ -172,8 +172,8 @@ def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
         2. If the objective is energy or EDP: the row with the lowest value.
         3. For any other objective: the knee, or the first row if the knee saves almost nothing.
 
-    The knee is the point farthest below the line from the fastest point to the point of lowest energy, with both costs
-    scaled to 0 to 1 (Satopaa et al. 2011, "Finding a Kneedle in a Haystack").
+    In a plot of energy over time, draw a line from the fastest row to the row with the lowest energy. The knee is the
+    row farthest below this line (Satopaa et al. 2011, "Finding a Kneedle in a Haystack").
     """
     latency = np.array([row.total.latency_s.value for row in rows])
     energy = np.array([row.total.energy_j.value for row in rows])
@@ -193,7 +193,7 @@ def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
 
 @dataclass(frozen=True)
 class ComparedGpu(JsonForm):
-    """Costs of a network on one GPU model at one batch size, per GPU unless stated otherwise."""
+    """Costs of a network on one GPU model at one batch size. `total` is for one of the tensor-parallel GPUs."""
 
     JSON = (
         "gpu batch tp=answer.tp fits=answer.fits memory=answer.memory power_limit_w=answer.power_limit_w"

@@ -6,10 +6,11 @@ Engines add up small tensors in one step and large tensors along a ring:
     one step    LATENCY_S + (gpus - 1) x bytes / (ONE_STEP_SHARE x link)
     ring        RING_S + 2 (gpus - 1) / gpus x bytes / (RING_SHARE x link)
 
-The constants are fitted to published figures for H100 SXM: 7.0 and 13.0 us for 74 kB and 1.7 MB between two GPUs, in
-one step (flagos-ai/FlagGems-vllm pull request 773); 19, 32 and 59 us for 128 B, 1 MB and 4 MB between eight GPUs, with
-NCCL (ByteDance-Seed/Triton-distributed issue 57); 370 of 450 GB/s for large messages (NVIDIA/nccl-tests issue 212).
-Other links are assumed to have the same efficiency.
+The constants are fitted to published figures for H100 SXM. Other links are assumed to have the same efficiency.
+
+    one step, two GPUs         7.0 us for 74 kB, 13.0 us for 1.7 MB (flagos-ai/FlagGems-vllm pull request 773)
+    NCCL's ring, eight GPUs    19 us for 128 B, 32 us for 1 MB, 59 us for 4 MB (ByteDance-Seed/Triton-distributed
+                               issue 57), 370 of 450 GB/s for large messages (NVIDIA/nccl-tests issue 212)
 """
 
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ _NVLINK = {
     150e9: ("v100-sxm2-16gb", "v100-sxm2-32gb"),
     80e9: ("p100-sxm2-16gb",),
 }
-"""NVLink bandwidth in bytes per second and direction (half of the data sheets' sum), with the GPUs that have it."""
+"""GPUs with NVLink, keyed by bandwidth in bytes per second and direction. Data sheets add up both directions."""
 _BRIDGES = {
     450e9: ("h200-nvl",),
     300e9: ("h100-nvl", "h100-pcie", "a100-pcie-40gb", "a100-pcie-80gb"),
@@ -45,7 +46,7 @@ _BRIDGES = {
     50e9: ("quadro-rtx-6000", "quadro-rtx-8000", "titan-rtx", "rtx2080ti"),
     25e9: ("rtx2080", "rtx2080-super"),
 }
-"""Bandwidth of NVLink bridges in bytes per second and direction, with the GPUs that support them.
+"""GPUs that support an NVLink bridge, keyed by bandwidth in bytes per second and direction.
 
 Sources are data sheets, and the GA102 and TU102 whitepapers.
 """
@@ -110,7 +111,7 @@ def all_reduce_s(size: float, gpus: int, rate: float) -> float:
 
 
 def _summed_bytes(layer: Layer) -> float | None:
-    if "shared experts" in layer.name:  # These outputs are added to those of the other experts before the all-reduce.
+    if "shared experts" in layer.name:  # The all-reduce of the other experts includes shared experts.
         return None
     if layer.problem.op != "moe" and "k" not in layer.split:
         return None

@@ -135,7 +135,7 @@ def in_best_layouts(
     """Choose the layout of each layer for which neither the user nor the network specifies a layout.
 
     Independent layers get their best layouts. All other layers of an op share a layout, because tensors pass between
-    them. The shared layout is the default unless most of the time is spent in kernels that the default layout lacks.
+    them. Another layout replaces the default if the layers then run mostly in kernels that the default does not allow.
 
     Returns:
         Layers in the chosen layouts, and the chosen layouts that differ from the default, keyed by op.
@@ -148,9 +148,9 @@ def in_best_layouts(
             layout for layer in free for layout in layouts_that_matter(layer.problem, recommender.gpu)
         ):
             with suppress(UsageError):  # Skip layouts that do not support the layers' sizes.
-                there = {layer.problem: in_layout(layer.problem, layout) for layer in free}
-                if _has_most_of_the_time(recommender, free, there, points):
-                    moved |= there
+                converted = {layer.problem: in_layout(layer.problem, layout) for layer in free}
+                if _runs_mostly_new_kernels(recommender, free, converted, points):
+                    moved |= converted
                     break
     result = tuple(
         replace(layer, problem=moved.get(layer.problem, layer.problem)) if layer.layout_free else layer
@@ -163,21 +163,21 @@ def in_best_layouts(
     return result, {op: ", ".join(layouts) for op, layouts in chosen.items()}
 
 
-def _has_most_of_the_time(
+def _runs_mostly_new_kernels(
     recommender: GpuRecommender,
     layers: Sequence[Layer],
-    there: Mapping[Problem, Problem],
+    converted: Mapping[Problem, Problem],
     points: tuple[OperatingPoint, ...],
 ) -> bool:
-    """Return whether the layers would spend most of their time in kernels that the default layout lacks.
+    """Return whether converted layers spend most of their time in kernels that the default layout does not allow.
 
-    `there` maps each problem in the default layout to the same problem in another layout.
+    `converted` maps each problem in the default layout to the same problem in another layout.
     """
     compared_at = points if points[0].is_default(recommender.gpu) else (DEFAULT_POINT,)
-    recommender.prepare(list(there.values()), compared_at)
+    recommender.prepare(list(converted.values()), compared_at)
     gained = whole = 0.0
     for layer in layers:
-        candidates = recommender.candidates_if_any(there[layer.problem], compared_at)
+        candidates = recommender.candidates_if_any(converted[layer.problem], compared_at)
         if candidates is None:
             return False
         kernel, latency_s = candidates.fastest_kernel
@@ -187,7 +187,7 @@ def _has_most_of_the_time(
 
 
 def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answering) -> tuple[Answer, str]:
-    """Return the answer for a layer, and a note if its data type or layout was replaced (empty if not).
+    """Return the answer for a layer, and a note on its data type or layout. The note is empty if both are as requested.
 
     Args:
         exactly: whether the user fixed the data type, so that it must not be replaced.
@@ -196,7 +196,7 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
     Raises:
         KernrecError: neither a kernel nor a backend can run the layer.
     """
-    # If the GPU cannot compute in a data type, use another for all layers, even if a kernel could convert the values.
+    # Replace a data type that the GPU cannot compute in for all layers, even if some kernel could convert the values.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
     first: Answer | KernrecError | None = None
     if computes:

@@ -66,8 +66,8 @@ def answer_network(
             workload, memory, gpu, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    # Do not restrict backends: a layer without a kernel of kernrec runs in some backend. Do not restrict power either:
-    # the power limit already does.
+    # Allow all backends, because a layer without a kernel of kernrec runs in one of them. Omit `max_power_w`, because
+    # `within_power` has already set a sufficiently low power limit.
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:
@@ -129,7 +129,7 @@ def answer_network(
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return the query with a power limit that keeps `max_power_w`. Raise `UsageError` if there is none."""
+    """Return the query with a power limit of at most `max_power_w`. Raise `UsageError` if the GPU accepts none."""
     if (most_w := query.max_power_w) is None or query.point.limit_w(gpu) <= most_w:
         return query
     if most_w < gpu.power_min_w:
@@ -149,12 +149,12 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return latency and energy of a layer with other configs, keyed by the name of the total."""
+    """Return the costs of a layer in each total that uses other configs, keyed by the total's name (`FASTEST`)."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
     costs = {name: costs_at(candidates, 0, position) for name, position in positions.items()}
-    if alone:
+    if alone:  # Only the layers of a network displace each other's data from L2.
         return costs
     return {name: cold_costs(*each, candidates.problem, candidates.gpu) for name, each in costs.items()}
 

@@ -54,7 +54,7 @@ class LayerAnswer(FormerNames):
     of_kernrec: bool = False
     """Whether the network's headline total uses kernrec's kernels wherever they exist."""
     alternatives: Mapping[str, Costs] = field(default_factory=dict)
-    """Costs of the layer with other configs of kernrec, keyed by the name of the total."""
+    """Costs of the layer in each total that uses other configs of kernrec, keyed by the total's name (`FASTEST`)."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
