@@ -30,9 +30,9 @@ BEST_RANKED = 3
 PAIR_SPREAD = 0.16
 """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times.
 
-It is estimated from vLLM's files, whose configs vLLM's tuner measured to be the best of hundreds. The model is wrong if
-it predicts such a config to be slow. The value is the root mean square of this error for eight pairs of configs on an
-A100 and an H100 with 1,024 tokens (`tools/evidence expert-files`).
+It is estimated from vLLM's files, whose configs vLLM's tuner measured to be the best of hundreds. If the model predicts
+another config to be faster, log(predicted ratio) is an error. The value is the root mean square of these errors for
+eight pairs of configs on an A100 and an H100 with 1,024 tokens (`tools/evidence expert-files`).
 """
 OTHER_SPREAD = math.log(SPREAD.ratio) / DEVIATIONS
 """Standard deviation as in `PAIR_SPREAD` for kernels other than matmuls."""
@@ -40,9 +40,9 @@ OTHER_SPREAD = math.log(SPREAD.ratio) / DEVIATIONS
 _Launch = tuple[tuple[str, int], ...]
 """Constants and options of a launch, in sorted order."""
 NOTHING = 1.03
-"""Ratio of the default config's time to the best time at which tuning gains nothing. Repeated measurements of one
-config
-differ by up to 3 % (vLLM's issue 44688).
+"""Ratio of the default config's time to the best time, up to which tuning gains nothing.
+
+Repeated measurements of one config differ by up to 3 % (vLLM's issue 44688).
 """
 LITTLE = 1.05
 """Ratio of the default config's time to the best time, below which tuning is not worth it."""

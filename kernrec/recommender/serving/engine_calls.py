@@ -138,7 +138,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
         "k": step.shape.depth,
         "choices": routing.choices,
         "tiles_m": len(routing.experts),
-        "TOP": _top_k(step),
+        "TOP": _experts_per_row(step),
         "BLOCK_SCALES": block is not None,
         "SCALE_N": block[0] if block else 1,
         "SCALE_K": block[1] if block else step.shape.depth,
@@ -149,8 +149,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
     )
 
 
-def _top_k(step: Step) -> int:
-    """Return the number of experts that read each row of the input."""
+def _experts_per_row(step: Step) -> int:
     return step.shape.top if step.product == 0 else 1
 
 
@@ -249,7 +248,7 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
         **_strides("bias_", e=0, n=0),
         "naive_block_assignment": routing.apart,
         "MUL_ROUTED_WEIGHT": step.product == 1,
-        "top_k": _top_k(step),
+        "top_k": _experts_per_row(step),
         "compute_type": {"python": "tl.bfloat16"},
         **{f"use_{name}": kind == name for name in ("fp8_w8a8", "int8_w8a8")},
         "per_channel_quant": by_row,
@@ -302,7 +301,7 @@ def _state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Pat
     `path` contains the kernel's source. `own` is vLLM's kernel as `module:function`.
     """
     heads, width, state = shape.heads, shape.width, shape.state
-    mixed = heads * width + 2 * shape.groups * state  # Outputs of the preceding convolution for each token
+    mixed = heads * width + 2 * shape.groups * state  # Values per token from the preceding convolution
     sequences = np.arange(1, batch + 1, dtype=np.int32)  # Start at 1: entry 0 of the cache is unused.
     of_tokens = {"dtype": "bf16", "shape": [batch, mixed]}
     of_heads = {"dtype": "bf16", "shape": [heads]}

@@ -31,7 +31,7 @@ _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
 
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
-    """Return the key whose entry an engine uses for a number of tokens: the first of the nearest keys."""
+    """Return the key whose entry an engine uses for a number of tokens: the nearest (first of two equally near)."""
     return min(keys, key=lambda key: abs(key - tokens))
 
 
@@ -64,7 +64,7 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
 
 
 def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
-    """Return vLLM's default config for experts with integer weights, without a tile's columns and depth."""
+    """Return vLLM's default config for experts with integer weights. `stated_tiles` adds missing values."""
     shape = file.products[0]
     few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
     if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
@@ -132,7 +132,7 @@ _MIDDLE = (
 _LARGE = (
     (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
 )  # fmt: skip
-"""Tiles for 16-bit types: rows, columns, depth, warps, stages. `_SMALL` and `_MIDDLE` are for fewer rows per expert."""
+"""Candidates in 16 bits for few, more and many rows per expert: rows, columns and depth of a tile, warps, stages."""
 _OF_LANE = range(4, 33)
 """Acceptable numbers of state elements per thread."""
 
@@ -159,7 +159,7 @@ def listed_candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
         k = min(k, file.block[1]) if file.block else k
         k = max(k, file.block[1]) if file.block and file.kind is Kind.BLOCK_GEMM else k
         while file.quantization.group and any(product.depth % k for product in file.products):
-            k //= 2  # Each matmul's depth must be a multiple of k.
+            k //= 2  # The depth of a tile must divide the depth of each matmul.
         width = 1 if eight else 2
         while (m + n) * k * width * (stages - 1) > gpu.limits.smem_per_block and stages > 2:
             stages -= 1

@@ -18,7 +18,7 @@ from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
-"""Minimum size of a block of weights that shares a scale, to which vLLM may reduce the model's block size."""
+"""Minimum block size of scales to which vLLM divides larger blocks, so that the blocks fit a GPU's weights."""
 
 
 class Kind(StrEnum):
@@ -61,7 +61,7 @@ class ProductShape:
     """Sizes of a matmul on one GPU."""
 
     rows: int
-    """Columns of the output, which are rows of the weights."""
+    """Number of rows of the weights, and of columns of the output."""
     depth: int
     experts: int = 1
     top: int = 1
@@ -169,7 +169,7 @@ def _expert_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
     if dtype is None and model.dtype == "float32":
         dtype = "float32"
     if dtype == "int8_w8a8" and not sglang:
-        dtype = None  # vLLM's file names do not state this type.
+        dtype = None  # vLLM's file names do not contain `int8_w8a8`.
     if not sglang and block and (width % block[0] or (served.tp > 1 and width % block[1])):
         refined = math.gcd(*block, width, model.hidden)
         if refined < _LEAST_REFINED:
@@ -198,7 +198,7 @@ def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
 
 def reads_files(quantization: Quantization, engine: str) -> bool:
     """Return whether an engine's kernel for this quantization reads tuned files."""
-    if quantization.method == "compressed-tensors" and engine == "sglang":  # SGLang runs Marlin for other weights.
+    if quantization.method == "compressed-tensors" and engine == "sglang":  # Otherwise, SGLang runs Marlin.
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
 

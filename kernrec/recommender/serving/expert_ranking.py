@@ -145,7 +145,7 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
     """
     m, n, k, group, warps, stages = configs.astype(float).T
     choices, width, depth = tokens * shape.top, shape.rows, shape.depth
-    likely = _likely_counts(tokens, shape.top / shape.experts)
+    likely = _binomial(tokens, shape.top / shape.experts)  # Likelihood of each number of tokens of an expert
     active = shape.experts * (1 - float(likely[0]))
     tile_rows, of_config = np.unique(configs[:, 0], return_inverse=True)
     tiles_m = shape.experts * (np.ceil(np.arange(tokens + 1) / tile_rows[:, None]) @ likely)[of_config]
@@ -198,13 +198,13 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
 
 
 @lru_cache(64)
-def _likely_counts(tokens: int, share: float) -> Array:
-    """Return the probability that an expert gets 0, 1, ..., `tokens` tokens, (tokens + 1,)."""
-    counts = np.arange(tokens)
-    if share >= 1:
-        return np.append(np.zeros(tokens), 1.0)
-    steps = np.log((tokens - counts) / (counts + 1.0)) + np.log(share / (1 - share))
-    return np.asarray(np.exp(tokens * np.log1p(-share) + np.concatenate([[0.0], np.cumsum(steps)])))
+def _binomial(trials: int, probability: float) -> Array:
+    """Return the probability of 0, 1, ..., `trials` successes, (trials + 1,)."""
+    counts = np.arange(trials)
+    if probability >= 1:
+        return np.append(np.zeros(trials), 1.0)
+    steps = np.log((trials - counts) / (counts + 1.0)) + np.log(probability / (1 - probability))
+    return np.asarray(np.exp(trials * np.log1p(-probability) + np.concatenate([[0.0], np.cumsum(steps)])))
 
 
 def card_path() -> Path:

@@ -29,8 +29,8 @@ FORMATS = (
     "a model's config.json or its folder, a tuned file with the name that vLLM or SGLang gives it, Triton's"
     " FUNCTION.autotune.json, Inductor's or Helion's .best_config, or FlashInfer's autotune_configs.json"
 )
-_OF_MODELS = ("architectures", "model_type", "hidden_size", "d_model", "n_embd")
-"""Fields of which a model's `config.json` has at least one."""
+_MODEL_FIELDS = ("architectures", "model_type", "hidden_size", "d_model", "n_embd")
+"""Fields that identify a model's `config.json`. Each model has at least one."""
 _TRITON_FOLDER = re.compile(r"triton_(\d+)_(\d+)_(\d+)")
 _INDUCTOR_TILE = re.compile(r"[XYZR]\d?_?BLOCK")
 _MOST_TOKENS = 1 << 16
@@ -39,9 +39,7 @@ _REGISTERS = 65536
 _MOST_REGISTERS = 255
 _MOST_WARPS = 32
 _WIDE_SPREAD = 0.1
-"""Minimum spread of a config's times, at which the fastest config is doubtful: the difference of the 80th and 20th
-percentiles divided by the median.
-"""
+"""Ratio of (80th - 20th percentile) to median of a config's times, above which the fastest config is doubtful."""
 _SHARED_NAMES = ("NVIDIA H100", "NVIDIA H200")
 """Device names that Helion (H100) and vLLM (H200) use for all variants of a GPU."""
 _NOTES = {
@@ -143,11 +141,11 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_model(file: TextFile) -> bool:
-    """Return whether a file is a model's config. Raise `UsageError` if it is neither that nor a tuned file."""
+    """Return whether a file is a model's config, not a tuned file. Raise `UsageError` for all other files."""
     with suppress(UsageError):
         if format_of(file).tuned is not None:
             return False
-    if not any(name in file.text for name in _OF_MODELS):
+    if not any(name in file.text for name in _MODEL_FIELDS):
         raise UsageError(f"{file.path} is neither a model nor a tuned file; expected {FORMATS}")
     return True
 
@@ -214,7 +212,7 @@ def _too_much_shared_memory(needed: int, gpu: GPU, purpose: str = "") -> Iterato
 def _other_origin(
     device: str, versions: Mapping[str, str], gpu: GPU, wanted: Mapping[str, str], sm: int | None = None
 ) -> tuple[Judgment, str]:
-    """Return a judgment, and the GPU or version for which a tuned file was made if it is not the user's.
+    """Judge whether a tuned file is for another GPU or version. Return also this GPU or version, or an empty string.
 
     Args:
         device: Name of the GPU in the file, or an empty string.
@@ -267,7 +265,7 @@ def _fastest(cache: TunedCache) -> TunedEntry | None:
 
 
 def _used_entries(cache: TunedCache) -> list[TunedEntry]:
-    """Return the entries that the autotuner uses: the fastest, or all without an error if there are no times."""
+    """Return the fastest entry. If the cache has no times, return all entries without an error."""
     best = _fastest(cache)
     return [entry for entry in cache.entries if not entry.error] if best is None else [best]
 

@@ -9,7 +9,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _SEED = 20261126
 _APART = 4
-"""Minimum ratio of experts to choices at which vLLM gives each choice its own tile."""
+"""Minimum number of experts per choice for vLLM to give each choice a separate tile."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -174,7 +174,7 @@ MODELS: Mapping[str, tuple[int, int, int, int]] = {
 
 
 def parsed_name(name: str) -> tuple[tuple[str, ...], re.Match[str]] | None:
-    """Return the required keys of a tuned file's configs, and the parts of its name, or None for other names."""
+    """Return the required keys of a tuned file's configs and the parts of its name, or None for any other file."""
     return next(((keys, match) for keys, pattern in _NAMES.items() if (match := pattern.fullmatch(name))), None)
 
 
