@@ -35,7 +35,7 @@ LONGER = 1.02
 """Minimum ratio of the time in long runs to the time in short runs that deserves a note."""
 
 BEYOND_LIMIT = 1.01
-"""Maximum ratio of power draw to power limit that may be a rounding error."""
+"""Ratio of power draw to power limit up to which a draw above the limit counts as a rounding error."""
 
 
 def sources_of(recommendations: Iterable[Recommendation]) -> set[str]:
@@ -84,7 +84,7 @@ def of_recommendations(
 
 
 def of_conditions(conditions: Conditions) -> Iterator[str]:
-    """Yield a note if the inputs or the state of L2 differ from those of all measurements."""
+    """Yield a note if L2 is warm, and a note if inputs are zeros. No measurement has these conditions."""
     if conditions.l2 == WARM:
         yield Note(
             "L2 is warm: measurements, which start with a cold L2, are not used",
@@ -303,7 +303,7 @@ def _source_of_counts(profiles: ProfileTable) -> str:
     return f"Instructions: counts from machine code{rest}."
 
 
-_WHOLE = 0.995  # A larger fraction leaves 0 % after rounding, so do not mention the rest.
+_WHOLE = 0.995  # Above this fraction, a note would round the rest to 0 %.
 
 
 def _configs(count: int) -> str:

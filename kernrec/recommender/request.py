@@ -70,7 +70,9 @@ KERNREC, MIXED = "kernrec", "mixed"
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Return the backends that a sequence or comma-separated text names, and `KERNREC` or `MIXED` if it names that.
+    """Parse names of backends from a sequence or a comma-separated text.
+
+    Return the known backends, then `KERNREC`, `MIXED` or an empty string.
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.
@@ -236,7 +238,7 @@ def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
 
 
 def lowest_clock_hz(gpu: GPU) -> float:
-    """Return the lowest core clock in Hz that the power model can reach under a power limit."""
+    """Return the lowest core clock in Hz to which a power limit can slow the GPU, according to the power model."""
     return PowerModel.for_gpu(gpu).minimum_hz
 
 

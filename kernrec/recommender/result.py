@@ -40,7 +40,7 @@ Remark = Callable[[], Iterable[str]]
 def sum_of(estimates: Sequence[Estimate], counts: Iterable[int] = repeat(1)) -> Estimate:
     """Add up estimates, each multiplied by its count. The errors are assumed to be fully correlated.
 
-    The source of the sum is the least certain source of any estimate.
+    The sum has the source of the least certain estimate.
     """
     numbers = list(zip(counts, estimates))  # noqa: B905 - `counts` may be endless
     value, low, high = (sum(n * getattr(each, name) for n, each in numbers) for name in ("value", "low", "high"))
@@ -112,7 +112,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     alike: int = 0
     """Number of other configs that this row also represents, because they are nearly the same."""
     unsure: float = 1.0
-    """Factor on the costs in comparisons with measured configs. It is above 1 for uncertain predictions."""
+    """Factor by which comparisons with measured configs multiply the costs. Above 1 for uncertain predictions."""
     inputs: str = RANDOM
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False
@@ -147,7 +147,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
 
     @cached_property
     def long_run_latency_s(self) -> float | None:
-        """Latency in seconds in runs of a second or more, which the power limit may slow down, or None if measured."""
+        """Expected latency in seconds if the config runs for a second or more. None if the latency was measured."""
         if self.latency_s.source == Source.MEASURED:
             return None
         from kernrec.model.analytical.power import PowerModel
@@ -241,7 +241,7 @@ class Answer(JsonForm):
     kernel: Kernel | None = None
     """Kernel that the request is about, or None if the request is about an op."""
     sampled_blocks: tuple[int, int] | None = None
-    """Smallest and largest number of blocks emulated for the kernel's first launch. Both are 0 without emulation."""
+    """Fewest and most blocks that were emulated per config for the first launch. Both are 0 without emulation."""
     occupancy_heuristic: Recommendation | None = None
     """Config that the occupancy heuristic picks for the kernel, at the default power limit."""
     saving: Saving | None = None
@@ -323,8 +323,8 @@ class Answer(JsonForm):
     def leading_baseline(self) -> "Baseline | None":
         """Best baseline that ranks before the top recommendation, or None if there is none.
 
-        A baseline ranks first if its cost is lower. If the recommendation's advantage is smaller than its error, a
-        baseline recorded on this GPU also ranks first, unless the objective is `energy`.
+        A baseline ranks before the recommendation if the baseline costs less. A baseline that was recorded on this GPU
+        also ranks before if it costs less than the recommendation times `unsure`, unless the objective is `energy`.
         """
         if not self.recommendations:
             return None

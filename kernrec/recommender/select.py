@@ -43,9 +43,9 @@ def select(candidates: CandidateSet, query: Query) -> list[Picked]:
 
 
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
-    """Return the engine's picks. Raise `UsageError` if no candidate satisfies the bounds.
+    """Return the engine's result `picked`. Raise `UsageError` if it is a number, so that no candidate fits the bounds.
 
-    Without a pick, `picked` is the lowest power of any candidate in watts, or NaN if the requested source has none.
+    The number is the lowest power of any candidate in watts, or NaN if no candidate has the requested source.
     """
     if not isinstance(picked, float):
         return picked
@@ -62,7 +62,7 @@ def rows_of(
 ) -> tuple[list[Picked], list[int]]:
     """Return at most `query.top` candidates of a non-empty set, best first, and the number of similar configs of each.
 
-    Operating points before `first` serve only for comparison.
+    The candidates are at the operating points with the index `first` or higher. `of_op` is false for one kernel.
     """
     rows = candidates.ranked.ranking.rows(candidates.part, bounds_of(query), first, query.each_config, of_op)
     picked: tuple[list[Picked], list[int]] = reachable(rows, query, candidates.gpu.name)
