@@ -59,7 +59,7 @@ def baseline_notes(context: "GpuContext", problem: Problem, backends: Sequence[s
                     )
                 else:
                     yield _no_baseline(backend, no_baselines(context, problem))
-    yield from _padding(model, problem, predictions, backends)
+    yield from _padding_notes(model, problem, predictions, backends)
 
 
 def _refusal_texts(refusals: Mapping[str, str], backends: Sequence[str]) -> Iterator[str]:
@@ -114,10 +114,9 @@ def without_baseline(
     return type(reason)(f"{reason}; {there}")
 
 
-def _padding(
+def _padding_notes(
     model: "GpuVendorModel", problem: Problem, predictions: "Sequence[BaselinePrediction]", backends: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a note if a matmul would be much faster with padded sizes."""
     sizes = problem.dim
     if not (others := padded(problem)):
         return

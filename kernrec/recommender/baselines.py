@@ -171,8 +171,8 @@ def baselines_of(
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in (model.predict(problem) if model else ()) if is_number(each)])
     recorded = list(recordings.published(predictions, backends))
-    # A recording replaces the prediction for the same backend. A backend may have variants, such as static scales: the
-    # recording of a variant replaces only the prediction for the same variant.
+    # A recording replaces all predictions for its backend. A recording of a variant of the backend, such as static
+    # scales, replaces only the prediction for this variant.
     exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
         each
@@ -197,17 +197,17 @@ def baselines_of(
         every = at_point([*carried, *others], gpu, point, problem)
         baselines = [_baseline(each, problem, gpu, point) for each in every[: len(carried)]]
     if not baselines and (by_physics := derived(problem, gpu)) is not None and is_wanted(by_physics.backend, backends):
-        by_physics = _at_most_more_rows(context, by_physics, problem)
+        by_physics = _limited_by_more_rows(context, by_physics, problem)
         baselines = [
             _baseline(each, problem, gpu, point) for each in at_point([by_physics], gpu, point, as_recorded(problem))
         ]
     return tuple(sorted(baselines, key=lambda baseline: baseline.latency_s))
 
 
-def _at_most_more_rows(
+def _limited_by_more_rows(
     context: "GpuContext", by_physics: "BaselinePrediction", problem: Problem
 ) -> "BaselinePrediction":
-    """Reduce the predicted latency of a small matmul to at most the learned latency with `FEW_ROWS` rows."""
+    """Reduce the predicted latency of a matmul with few rows to at most its learned latency with `FEW_ROWS` rows."""
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)

@@ -166,11 +166,11 @@ def analyze(
             failures, left_out = _profile_promising(lasting, gpu, query, space, rows, variants.index[rows], profiled)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
-    # `ConfigProfiler` stores the kernel only together with new profiles.
+    # `ConfigProfiler` stores a kernel only together with new profiles.
     if before and not made:
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
-    # For the user's own database, pass None: the recommender then also uses measurements that other people shared.
+    # None stands for the user's database and for the measurements that other people shared.
     is_own = database.absolute() == paths.user_database().absolute()
     on_gpu = Recommender(None if is_own else [database]).on(gpu, query.conditions)
     if not on_gpu.context.find_profiles(kernel, problem):

@@ -79,13 +79,10 @@ class ConfigProfiler:
         """
         with Database.open(self.database, read_only=False, create=True) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
-        return {key for table in tables for key in self._current(table)}
+        return {key for table in tables for key in self._up_to_date_keys(table)}
 
-    def _current(self, table: ProfileTable) -> Sequence[str]:
-        """Return the keys of the compiled variants whose profiles are up to date.
-
-        A profile from sampled blocks is out of date if another version of the emulator made it.
-        """
+    def _up_to_date_keys(self, table: ProfileTable) -> Sequence[str]:
+        # Only profiles from sampled blocks become out of date: if another version of the emulator made them.
         if not self.kernel.sampled:
             return table.variant_keys
         if VERSION not in table.metrics:
@@ -97,7 +94,7 @@ class ConfigProfiler:
         """Profile configs, store the profiles in batches, and return the failed configs with their reasons.
 
         Args:
-            hopeless: whether to stop early if the first configs all fail.
+            hopeless: whether to stop early if all of the first configs fail.
             report: callback that receives the number of finished configs.
 
         Raises:
