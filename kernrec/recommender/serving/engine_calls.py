@@ -110,7 +110,6 @@ def _packed(file: TunedFile) -> int:
 
 
 def _scales(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments for the scales of inputs and weights."""
     shape, block, quantization = step.shape, step.file.block, step.file.quantization
     if quantization.group:
         return _NONE, {"dtype": "bf16", "shape": [shape.experts, shape.rows, shape.depth // quantization.group]}
@@ -170,7 +169,7 @@ def _file_of(step: Step, own: str) -> Path:
 def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> TritonCall:
     module, _, function = own.partition(":")
     path, routing = _file_of(step, own), step.routing(rows)
-    values = {**_known_arguments(step, routing), **_arguments_of_groups(step)}
+    values = {**_known_arguments(step, routing), **_arguments_of_group_scales(step)}
     constants = _known_constants(step)
     arguments: dict[str, Any] = {}
     varying: list[str] = []
@@ -206,7 +205,6 @@ def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
 
 
 def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
-    """Return the values of the kernels' arguments, keyed by parameter."""
     inputs, weights, outputs = _operands(step, routing)
     by_token, by_weight = _scales(step)
     shape, kind, by_row = step.shape, step.file.weights, step.file.quantization.by_row
@@ -259,8 +257,7 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
     }
 
 
-def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
-    """Return the additional arguments of the kernel for group-quantized integer weights."""
+def _arguments_of_group_scales(step: Step) -> Mapping[str, Any]:
     file, shape, quantization = step.file, step.shape, step.file.quantization
     if not quantization.group:
         return {}

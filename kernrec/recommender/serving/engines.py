@@ -18,7 +18,7 @@ from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
-"""Minimum block size of scales to which vLLM divides larger blocks, so that the blocks fit a GPU's weights."""
+"""Minimum size of the blocks into which vLLM divides blocks of scaled weights to fit the width on one GPU."""
 
 
 class Kind(StrEnum):
@@ -175,7 +175,7 @@ def _expert_files(model: ModelConfig, served: Deployment) -> list[TunedFile]:
         if refined < _LEAST_REFINED:
             raise UsageError(f"{model.title}: {width} columns per GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
-    group = _group(model, width)
+    group = _weights_per_scale(model, width)
     # SGLang states widths in bytes instead of columns. A byte contains two 4-bit weights.
     stored = width // 2 if sglang and dtype == "int4_w4a16" else width
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
@@ -203,8 +203,7 @@ def reads_files(quantization: Quantization, engine: str) -> bool:
     return not quantization.elsewhere
 
 
-def _group(model: ModelConfig, width: int) -> int:
-    """Return how many weights along k share a scale on one GPU."""
+def _weights_per_scale(model: ModelConfig, width: int) -> int:
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
         group //= 2

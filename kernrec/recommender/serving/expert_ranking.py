@@ -123,7 +123,6 @@ def fitting(file: TunedFile, configs: Array, gpu: GPU) -> Array:
 
 
 def _as_16_bits(file: TunedFile, configs: Array) -> tuple[Sequence[ProductShape], Array]:
-    """Return the file's matmuls and configs as 16-bit equivalents."""
     if file.weights is None:
         return file.products, configs
     halved = configs.copy()
@@ -145,7 +144,7 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
     """
     m, n, k, group, warps, stages = configs.astype(float).T
     choices, width, depth = tokens * shape.top, shape.rows, shape.depth
-    likely = _binomial(tokens, shape.top / shape.experts)  # Likelihood of each number of tokens of an expert
+    likely = _binomial(tokens, shape.top / shape.experts)  # Probability of each number of tokens per expert
     active = shape.experts * (1 - float(likely[0]))
     tile_rows, of_config = np.unique(configs[:, 0], return_inverse=True)
     tiles_m = shape.experts * (np.ceil(np.arange(tokens + 1) / tile_rows[:, None]) @ likely)[of_config]

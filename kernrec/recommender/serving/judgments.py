@@ -141,7 +141,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_model(file: TextFile) -> bool:
-    """Return whether a file is a model's config, not a tuned file. Raise `UsageError` for all other files."""
+    """Return whether a file is a model's config rather than a tuned file. Raise `UsageError` if it is neither."""
     with suppress(UsageError):
         if format_of(file).tuned is not None:
             return False
