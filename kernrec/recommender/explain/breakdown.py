@@ -154,9 +154,9 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 
 
 def _detail(
-    kernel: KernelCandidates, index: int, row: int, times: LaunchTime, core: float, others: float
+    kernel: KernelCandidates, index: int, row: int, times: LaunchTime, core_scale: float, scale: float
 ) -> LaunchDetail:
-    """Describe one launch. `others` scales the times of DRAM and launch, and `core` all other times."""
+    """Describe one launch. `scale` multiplies the times of DRAM and launch, and `core_scale` all other times."""
     table, on_problem = kernel.table, kernel.on_problem
     counts = table.counts(on_problem, index, row, requested=True)
     registers, shared, held = table.resources(on_problem, index, row)
@@ -183,9 +183,10 @@ def _detail(
         waves=waves,
         tail=waves / np.ceil(waves) if waves > 1 else waves,
         time_s={
-            name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in times.parts(0).items()
+            name: seconds * (scale if name in ("DRAM", "launch") else core_scale)
+            for name, seconds in times.parts(0).items()
         },
-        in_turn_s=core * float(times.in_turn_s[0]),
+        in_turn_s=core_scale * float(times.in_turn_s[0]),
         mix=dict(sorted(mix.items(), key=lambda item: -item[1])),
         accesses=tuple(_accesses(counts)),
         conflicts=moved / ideal if ideal else 1.0,
