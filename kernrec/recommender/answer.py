@@ -3,9 +3,9 @@
 Predicted recommendations rank by expected cost. A predicted rank is ambiguous if the 90 % intervals of two neighbors
 overlap. Measured recommendations share a rank if their intervals overlap the interval of the best of them.
 
-The intervals of predictions exclude errors that the compared configs share. A config has an individual error, an error
-of its kernel and an error of all kernels. The last two errors have equal variance. So only the individual error counts
-within a kernel, and half of the shared variance counts in addition between kernels.
+The intervals of predictions exclude errors that the compared configs share. The error of a config is the sum of an
+individual error, an error of its kernel and an error of all kernels (see `contenders`). Within a kernel, only the
+individual error counts. Between kernels, the individual error and the error of the kernel count.
 """
 
 from collections.abc import Sequence

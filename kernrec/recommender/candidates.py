@@ -265,7 +265,7 @@ class CandidateSet:
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Return a candidate's kernel as index in `kernels` and as object, and the candidate's index in this object."""
+        """Return a candidate's kernel (index in `kernels`, then object), and the candidate's index in this kernel."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 

@@ -58,7 +58,7 @@ class ProblemContenders:
 
     @cached_property
     def kernel_deviation(self) -> float:
-        """Standard deviation of the error of a kernel, without the error of all kernels."""
+        """Standard deviation of the error that all configs of a kernel share, but other kernels do not."""
         common = np.maximum(self.deviation**2 - self.own_deviation**2, 0.0)
         return math.sqrt(0.5 * median(common))
 
@@ -179,7 +179,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _tree_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of decision trees for each problem, (C, columns), or only None if any problem lacks inputs."""
+    """Return the inputs of decision trees for each problem, (C, columns), or None for all if any problem has none."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)

@@ -27,7 +27,7 @@ _NOTHING = (float("nan"),) * 3
 class ManyAnswers(FormerNames):
     """Top recommendation for each of N shapes, in arrays of shape (N,). Unknown numbers are NaN.
 
-    If no kernel runs a shape, the values are those of the fastest backend.
+    If no kernel runs a shape, the costs are for the fastest backend.
     """
 
     problems: tuple[Problem, ...]

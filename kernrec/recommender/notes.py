@@ -283,10 +283,7 @@ def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[st
 
 
 def _extrapolated(considered: KernelCandidates, metric: str) -> tuple[int, float]:
-    """Return how many configs have instructions that were not emulated, and the largest fraction of such instructions.
-
-    `metric` is the profile metric that counts these instructions.
-    """
+    """Return the number of configs with instructions that `metric` counts, and the maximum fraction of these."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         left_out, issued = (launch.profiles.column(name) for name in (metric, "issue"))

@@ -225,7 +225,7 @@ def _with_measurements(
 ) -> tuple[Costs, KernelMeasurements]:
     """Replace predictions by measurements. Return the costs, and the measurements with the scaled predictions.
 
-    If an operating point has no measurements, use the point with the most measurements.
+    The operating point with the most measurements also corrects operating points without measurements.
     """
     by_point: list[Costs] = []
     scaled: list[Costs] = []

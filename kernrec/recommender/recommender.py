@@ -258,7 +258,7 @@ class GpuRecommender:
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, query: Query) -> Answer:
-        """Return the answer for a problem. If no kernel runs it, try data types that can replace the problem's."""
+        """Return the answer for a problem. If no kernel runs the problem, try similar data types."""
         try:
             return self._new_answer(problem, query)
         except NoKernelError:

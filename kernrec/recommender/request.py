@@ -70,9 +70,7 @@ KERNREC, MIXED = "kernrec", "mixed"
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Parse names of backends from a sequence or a comma-separated text.
-
-    Return the known backends, then `KERNREC`, `MIXED` or an empty string.
+    """Parse a sequence or comma-separated text. Return names of backends, and `KERNREC`, `MIXED` or an empty string.
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.
@@ -213,7 +211,7 @@ class Request:
 
 
 POWER_LIMITS = 8
-"""Number of power limits in a sweep. A sweep for one kernel ends at the GPU's maximum, others at its default."""
+"""Number of power limits in a sweep. The highest is the GPU's maximum for one kernel, and its default for an op."""
 CLOCKS = 8
 """Number of locked core clocks in a sweep, which ends at the boost clock."""
 CLOCK_STEP_HZ = 15e6

@@ -43,7 +43,7 @@ def select(candidates: CandidateSet, query: Query) -> list[Picked]:
 
 
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
-    """Return the engine's result `picked`. Raise `UsageError` if it is a number, so that no candidate fits the bounds.
+    """Return the engine's picks. Raise `UsageError` if `picked` is a number, because no candidate satisfies the bounds.
 
     The number is the lowest power of any candidate in watts, or NaN if no candidate has the requested source.
     """

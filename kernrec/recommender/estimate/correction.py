@@ -59,7 +59,7 @@ def inputs_of(
         costs: the engine's `Costs`, which contain the configs.
         positions: indices in `rows` of the wanted configs.
         number: index of the kernel in `costs`.
-        start: position of the first config in `costs`, counted from the kernel's first config there.
+        start: number of configs of the kernel in `costs` that precede the C configs.
     """
     quantities = np.empty((len(QUANTITIES), len(positions)))
     costs.fill(number, start, positions, np.stack(limited[:-1]), quantities)

@@ -146,7 +146,7 @@ class Costs:
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
-        """Combine costs of the same candidates at several operating points, which `points` contains separately."""
+        """Combine the `Costs` of single operating points, all with the same candidates, in one `Costs`."""
         firsts = accumulate((costs.kinds.shape[-1] for costs in points), initial=0)
         kind = np.stack([costs.kind + first for costs, first in zip(points, firsts, strict=False)], 1)
         kinds = np.concatenate([costs.kinds for costs in points], -1)
@@ -262,7 +262,7 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
         rescaling: factors that scale the predictions at B to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
-    latency, energy, _ = elsewhere.values / base.values  # Ratio 1 for unmeasured configs
+    latency, energy, _ = elsewhere.values / base.values  # The ratio is 1 for unmeasured configs.
     return here.scaled(latency, energy, energy / latency)
 
 

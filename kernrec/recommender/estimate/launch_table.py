@@ -65,7 +65,7 @@ class LaunchGeometry:
     resident: Array
     """Resident blocks per SM, or 0 if a block does not fit into an SM.
 
-    For a user's kernel, a block that needs slightly too many registers counts as 1 (see `StaticTable.geometry`).
+    The number is 1 if a block of a user's kernel needs slightly too many registers (see `StaticTable.geometry`).
     """
     fits: Array
     """Whether a block, as compiled for the profile, fits into an SM."""

@@ -39,7 +39,7 @@ _WHOLE = {
 
 The values of single GPUs have these ranges:
 
-    matmul         0.08 to 0.19 (A100, RTX 3090, A6000, L40S, H100, H200), and 0.16 to 0.61 in 8 bits
+    matmul         0.08 to 0.19 (A100, RTX 3090, A6000, L40S, H100, H200), no lead on B200, 0.16 to 0.61 in 8 bits
     attention      0.34 (A100) and 0.42 (H200)
     conv2d, f32    0.39 to 0.86, because cuDNN uses Winograd's algorithm
 

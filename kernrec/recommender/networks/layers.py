@@ -196,7 +196,7 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
     Raises:
         KernrecError: neither a kernel nor a backend can run the layer.
     """
-    # Replace a data type that the GPU cannot compute in for all layers, even if some kernel could convert the values.
+    # Replace a data type in all layers if the GPU has no arithmetic for it, even if a kernel could convert the values.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
     first: Answer | KernrecError | None = None
     if computes:

@@ -149,7 +149,7 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return the costs of a layer in each total that uses other configs, keyed by the total's name (`FASTEST`)."""
+    """Return the costs of a layer in totals with other configs, keyed by the name of the total, such as `FASTEST`."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}

@@ -54,7 +54,7 @@ class LayerAnswer(FormerNames):
     of_kernrec: bool = False
     """Whether the network's headline total uses kernrec's kernels wherever they exist."""
     alternatives: Mapping[str, Costs] = field(default_factory=dict)
-    """Costs of the layer in each total that uses other configs of kernrec, keyed by the total's name (`FASTEST`)."""
+    """Costs of the layer in totals with other configs, keyed by the name of the total, such as `FASTEST`."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
@@ -306,7 +306,7 @@ class NetworkAnswer(JsonForm):
         return [(name, parts[name] / whole) for name in sorted(parts, key=lambda name: -parts[name])[:most]]
 
     def longest(self, most: int | None = None) -> tuple[LayerAnswer, ...]:
-        """Return the `most` longest layers, longest first. By default, return those that take most of the time."""
+        """Return the `most` longest layers, longest first. By default, return the layers that take most of the time."""
         layers = sorted(self.layers, key=lambda layer: -layer.latency_s)
         if most is None:
             seconds = list(accumulate(layer.latency_s for layer in layers))
@@ -347,7 +347,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
-        """Totals with different costs. Of several totals with equal costs, only the preferred total is included."""
+        """Totals with different costs. If totals have equal costs, only the preferred total is included."""
         distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
             distinct.setdefault((total.latency_s, total.energy_j), total)
