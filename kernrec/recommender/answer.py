@@ -245,7 +245,7 @@ def answer_by_baselines(context: "GpuContext", problem: Problem, query: Query, r
         reason: error that explains why no kernel runs the problem.
 
     Raises:
-        KernrecError: there is no baseline, or only a predicted one for a quantized data type.
+        KernrecError: there is no baseline, or only a predicted baseline for a quantized data type.
     """
     answer = Answer(
         problem=problem,

@@ -226,9 +226,9 @@ def _limited_by_more_rows(
 def _of_versions(
     model: "GpuVendorModel", problem: Problem, versions: Collection[str], ignored: Collection[str]
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
-    """Return predictions and recordings for some versions of backends.
+    """Return predictions and recordings for each `backend@version` in `versions`.
 
-    A version (`backend@version`) has recordings or a prediction. Recordings of the versions in `ignored` are skipped.
+    Each of these has recordings or a prediction. Recordings of a `backend@version` in `ignored` are skipped.
     """
     recordings = Recordings.of(problem, model.gpu, ignored)
     recorded = list(recordings.published((), tuple(versions)))

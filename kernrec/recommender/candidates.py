@@ -300,7 +300,7 @@ def candidate_set(space: Space, problem: Problem, points: Sequence[OperatingPoin
 def candidate_sets(
     space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]
 ) -> Iterator[CandidateSet]:
-    """Yield the candidates of each problem in order. The results are bit-identical to those of `candidate_set`."""
+    """Yield the candidates of each problem in order. Each set is bit-identical to the result of `candidate_set`."""
     size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
     for first in range(0, len(problems), size):
         ranked = RankedSpace(space, problems[first : first + size], tuple(points))

@@ -143,7 +143,7 @@ class GpuContext:
     def evidence(self, problem: Problem, kernels: Sequence[str]) -> Evidence:
         """Return measurements and failures of the named kernels on a problem and on equivalent problems.
 
-        Measurements are omitted unless the context has random inputs and a cold L2, as in all measurements.
+        All measurements used random inputs and a cold L2. For other conditions, return only failures.
         """
         if self.stack.empty:
             return NO_EVIDENCE

@@ -52,7 +52,7 @@ class Recordings:
     def published(
         self, predictions: Sequence["BaselinePrediction"], backends: Sequence[str] = ()
     ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
-        """Yield recorded rows of the problem, each followed by its time and power as a `BaselinePrediction`.
+        """Yield recorded rows of the problem, each together with a `BaselinePrediction` of the recorded time and power.
 
         At most one row of each backend, version and variant is used: the fastest with at least the problem's number of
         items. `predictions` supply values that were not recorded.

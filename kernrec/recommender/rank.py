@@ -197,7 +197,7 @@ class RankedSpace:
         Args:
             values, kind, kinds: as in `Costs`, with shapes (3, points, C), (2, points, C) and (2, 4, K).
             scored: indices of the N candidates that the trained model evaluated.
-            features: features of these candidates, (N, F).
+            features: features of the N candidates, (N, F).
 
         Returns:
             New `values`, `kind` and `kinds`.

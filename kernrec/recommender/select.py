@@ -62,7 +62,7 @@ def rows_of(
 ) -> tuple[list[Picked], list[int]]:
     """Return at most `query.top` candidates of a non-empty set, best first, and the number of similar configs of each.
 
-    The candidates are at the operating points with the index `first` or higher. `of_op` is false for one kernel.
+    `first` is the index of the first operating point to use. `of_op` is false if the request is about one kernel.
     """
     rows = candidates.ranked.ranking.rows(candidates.part, bounds_of(query), first, query.each_config, of_op)
     picked: tuple[list[Picked], list[int]] = reachable(rows, query, candidates.gpu.name)

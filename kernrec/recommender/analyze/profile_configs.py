@@ -54,11 +54,11 @@ class ProfilingOptions:
             raise UsageError(f"processes={self.processes}, budget={self.budget}: expected at least 1 each")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
-        """Return a callback that receives the number of configs finished by one call, and reports overall progress.
+        """Return a callback for `ConfigProfiler.profile` that reports the progress of several calls together.
 
         Args:
             total: number of configs to profile in all calls.
-            before: number of configs finished by earlier calls.
+            before: number of configs that earlier calls finished.
         """
         return lambda done: None if self.progress is None else self.progress(before + done, total)
 

@@ -68,7 +68,7 @@ def inputs_of(
 
 
 FEWEST, MOST = 5, 64
-"""Minimum and maximum number of measurements of a problem to which a model is adapted."""
+"""Minimum and maximum number of measurements that adapt a model to a problem."""
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ LATENCY, ENERGY, POWER = range(3)
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
 """Minimum half-width of a measured cost's interval, as a fraction. Repeated measurements may differ by as much."""
 UNSTATED_ENERGY = 0.12
-"""Half-width, as a fraction, of the interval that a measured energy gets if it has none (docs/protocol.md)."""
+"""Half-width, as a fraction, that is assumed for a measured energy without an interval (docs/protocol.md)."""
 
 
 class Costs:

@@ -87,7 +87,7 @@ class LaunchGeometry:
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
     """Return the number of loop trips that each config prefetches, (configs,).
 
-    The kernel's spec states the number, `declared`. It is 0 for emulated code without asynchronous copies.
+    The kernel's spec states the number (`declared`). Emulated code without asynchronous copies prefetches nothing.
     """
     if launch.sample is None or not declared.any():
         return declared

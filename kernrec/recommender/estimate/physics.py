@@ -66,8 +66,8 @@ def violation_notes(refused: int, raised: int, seconds: float, least_s: float, r
     """Yield notes on estimated times that violate a law of physics.
 
     Args:
-        refused: number of times that kernrec rejected because they are far too low.
-        raised: number of times that kernrec raised to the physical minimum because they are slightly too low.
+        refused: number of estimates that kernrec rejected, because the time is far too low.
+        raised: number of estimates whose time kernrec raised to the physical minimum.
         seconds: first rejected time in seconds.
         least_s: physical minimum for `seconds`.
         replaced: whether kernrec uses the analytical model's times instead of the rejected times.

@@ -28,8 +28,8 @@ The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.cs
 
 A bank can activate a row while other banks move data. So the longer of activation and transfer counts, not the sum of
 both. Recorded matmuls that stream weights confirm this (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k).
-Accesses of 64 consecutive bytes take 1.70 to 1.92 times as long as accesses of 512 bytes. Accesses of 128 bytes take
-1.02 to 1.13 times as long. With the sum, they would take 1.46 times as long.
+Accesses of 64 consecutive bytes take 1.70 to 1.92 times as long as accesses of 512 bytes. For 128 bytes, the factor is
+1.02 to 1.13, but it would be 1.46 with the sum.
 """
 _NEAR_TURN_CLK = 1.25
 """Clock cycles that L2 needs for an atomic operation on another sector within the same 512 bytes.

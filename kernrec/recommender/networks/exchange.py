@@ -26,7 +26,7 @@ from kernrec.util.light_dataclass import dataclass
 LATENCY_S, RING_S = 6e-6, 19e-6
 ONE_STEP_SHARE, RING_SHARE = 0.6, 0.82
 UNSURE = 1.5
-"""Ratio of an estimate to each end of its interval. All published figures are within this factor of the model."""
+"""Factor between an estimate and each end of its interval. All published figures are within this factor."""
 
 _NVLINK = {
     900e9: ("b200", "b300", "gb200", "gb300"),

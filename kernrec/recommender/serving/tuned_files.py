@@ -55,8 +55,7 @@ class Shipped:
     """Folder of the installed package, or None if the engine is not installed."""
 
     def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
-        """Return the relative path of the file that an engine reads for `name`, and whether it is for the release
-        `triton`.
+        """Return the relative path of the file that an engine reads for `name`, and whether it is for `triton`.
 
         The path is empty if the engine has no such file.
         """
