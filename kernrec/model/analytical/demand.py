@@ -23,18 +23,17 @@ Floats = NDArray[np.float64]
 PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 """Pipes of an SM, in the order of the first rows of `Demand.rates`."""
 
-# Lanes per SM and clock of two pipes. They are the same for all compute capabilities in the catalog (CUDA C++
-# Programming Guide, "Throughput of Native Arithmetic Instructions").
+# All compute capabilities in the catalog have these numbers of lanes per SM and clock (CUDA C++ Programming Guide,
+# "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
-# Conversions from and to 64-bit types. If a GPU has fewer f64 lanes, its f64 pipe limits these conversions.
-_CONVERT_LONG_LANES = 16
+_CONVERT_LONG_LANES = 16  # Conversions from and to 64-bit types.
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
-"""Lowest compute capability (times ten) at which conversions use the pipe of integer additions: of integers to f32
-(`i2f`, instruction I2FP) and of f32 to half precision (`cvt`, instruction F2FP). nvdisasm shows these instructions.
-Nsight Compute's documentation states the pipe of F2FP, and I2FP is assumed to use it too."""
+"""Lowest compute capability (times ten) at which the pipe of integer additions converts integers to f32 (`i2f`), or f32
+to half precision (`cvt`). nvdisasm shows the instructions I2FP and F2FP. Nsight Compute's documentation states the pipe
+of F2FP. I2FP is assumed to use the same pipe."""
 _MERGES_SINCE = 80
-"""Lowest compute capability (times ten) whose shared memory merges increments of one word by several lanes. There,
-ptxas generates ATOMS.POPC.INC, which is assumed to take one wavefront."""
+"""Lowest compute capability (times ten) at which several lanes increment the same word of shared memory with a single
+instruction (ATOMS.POPC.INC). The instruction is assumed to take one wavefront."""
 _FEW_F64_SHARE = 0.8
 """Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes. On a Quadro RTX 8000, three of
 four recorded kernels peak at 0.78 to 0.80 (`FP64A` in rtx8000_*_dvfs.parquet)."""
@@ -47,12 +46,12 @@ FLOATS_PER_CLK = 4 * 0.67
 WARP_CPI = 2.5
 """Clocks per instruction of a warp that is alone on its scheduler, used if the profile lacks the metric `chain`. An f32
 addition takes 4 clocks if it depends on the previous instruction, and otherwise 1 or 2 (Abdelkhalik et al., arXiv
-2208.11174). Recordings fit values from 2.5 to 4 better than 1.6, except for causal attention with few warps."""
+2208.11174). Values from 2.5 to 4 agree best with recordings, except for causal attention with few warps."""
 _L1_SECTORS_PER_CLK = 2  # L1 receives 64 B per clock and SM from L2 (NVIDIA's architecture whitepapers since Volta).
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
 """Bytes per clock that L1 returns to the lanes of an SM, even if several lanes read the same address. In recorded
-matmuls without shared memory on three GPUs, a load takes 2 clocks for 4 bytes per lane, and 8 for 16 bytes (gemm-*)."""
+matmuls without shared memory, a warp's load takes 2 clocks for 4 bytes per lane, and 8 clocks for 16 bytes per lane."""
 
 _TENSOR_MEMORY_BYTES_PER_CLK = 512
 """Bytes per SM and clock that move between tensor memory and registers. No data sheet states the rate, so 4 bytes for
@@ -68,15 +67,14 @@ Count = Any
 
 _SHARED_WAVEFRONTS = "shared.wavefronts"
 _SHARED_BYTES = ("wgmma.shared_bytes", "tcgen05.shared_bytes", "bulk.shared_write_bytes")
-"""Metrics of bytes that tensor cores and bulk copies move through shared memory. The energies of tensor operations were
-fitted with these bytes counted as wavefronts of 128 bytes."""
+"""Metrics of the bytes that tensor cores and bulk copies move through shared memory."""
 
 _EVENTS: Mapping[str, tuple[str, ...]] = {
     _SHARED_WAVEFRONTS: ("load_wavefronts", "store_wavefronts", "atomic_wavefronts"),
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
-"""Suffixes of the metrics that are added up for each memory event of the power model."""
+"""Memory events of the power model. An event's count is the sum of the metrics that end with these suffixes."""
 _LOCAL_IN_L1 = ("local.read_sectors", "local.write_sectors")
 """Metrics of local memory at L1. The event `l2.sectors` excludes them, and includes `local.l2_sectors` instead."""
 
@@ -88,13 +86,13 @@ QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "betwe
 - `sectors`: Number of 32-byte sectors that are requested from L2.
 - `barriers`: Number of barriers at which all warps of the block wait.
 - `core_j`: Energy of core events in joules at nominal voltage.
-- `between`: Clocks of float arithmetic between dependent tensor instructions of warps, such as the softmax of
-  attention. The tensor core idles meanwhile unless another warp uses it (FlashAttention-3, arXiv 2407.08608, section
-  3.1). The model assumes that the time of one warp is lost.
-- `between_groups`: Like `between`, for the tensor instructions of warpgroups.
+- `between`: Clocks of the float arithmetic that warps do between their tensor instructions, such as the softmax of
+  attention. The tensor core idles during this arithmetic unless another warp uses the tensor core (FlashAttention-3,
+  arXiv 2407.08608, section 3.1). The model assumes that nothing hides the arithmetic of one warp.
+- `between_groups`: Clocks of the float arithmetic that warpgroups do between their tensor instructions.
 - `alone`: Clocks of all warps of a block if they ran one after the other, without waits for memory and barriers.
-- `in_turn`: Clock cycles of the pipes if consecutive stretches of the code run one after another (see
-  `kernrec.ptx.analysis.barrier_phases`). It is 0 if the profile has no stretches.
+- `in_turn`: Clock cycles of the pipes if the parts of the code run one after another. The metrics `stretch.*` describe
+  these parts (`kernrec.profile.sample_profile`). The quantity is 0 if the profile has no such metrics.
 """
 
 PORT, SECTORS, BARRIERS, CORE_J, BETWEEN_GROUPS, ALONE, IN_TURN = map(
@@ -108,7 +106,7 @@ class Demand:
     one or more configs."""
 
     rates: tuple[Floats, ...]
-    """Quantities per block, then quantities per trip of each loop, as arrays (`QUANTITIES`, C)."""
+    """Arrays of shape (quantities, C): one array for a block, then one array for a trip of each loop."""
 
     @cached_property
     def grouped(self) -> bool:
@@ -147,9 +145,9 @@ def demand(
 ) -> Demand:
     """Compute the clock cycles and joules that a kernel's code variants need on a GPU, from their static profiles.
 
-    A profile of sampled blocks has these additional metrics:
+    Only profiles from emulated blocks (`kernrec.profile.sample_profile`) contain these metrics:
 
-    - `global.<buffer>.read_passes` and similar names: clocks of the block's requests in L1.
+    - `global.<buffer>.read_passes`, `write_passes` and `atomic_passes`: clocks of L1 for the requests of each kind.
     - `global.<buffer>.atomic_turns`: clocks for which atomic operations occupy an L2 slice (0.54 ns per addition to one
       address on seven GPUs, `histogram_one_bin` in textbook_rtx3060_rtx3070ti.csv).
     - `local.l2_sectors`: sectors of local memory that bypass L1.
@@ -173,7 +171,7 @@ def demand(
     sectors = counts.ending("_sectors") + counts.total("local.l2_sectors")
     shared, port, l1 = _shared_and_l1(gpu, counts, sectors)
     moves = counts.total(*_MOVES) / _TENSOR_MEMORY_BYTES_PER_CLK
-    # A turn of an atomic operation occupies an L2 slice for one clock, in which it could transfer sectors.
+    # Count the clocks of atomic operations as the sectors that the L2 slice could transfer in this time.
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     rows = {
         "issue": _issue(counts),
@@ -231,7 +229,7 @@ class _Counts:
 
 
 def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Return the clock cycles if consecutive stretches of the code run one after another, (terms, C)."""
+    """Compute the quantity `in_turn`, an array of shape (1 + loops, C). `rows` contains the other quantities."""
     if not (stretches := counts.stretches):
         return counts.zeros
     shared = {kind: counts.total(f"shared.{kind}_wavefronts") for kind in _SHARED_KINDS}
@@ -242,11 +240,12 @@ def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Float
     total = {pipe: np.maximum(sum(use[pipe] for use in uses), _LEAST) for pipe in uses[0]}
     clk = counts.zeros
     for use in uses:
-        # Each stretch gets the share of a pipe's clocks that its instructions have among all that use the pipe.
+        # Divide each pipe's clocks among the stretches in proportion to their instructions for the pipe.
         own = {pipe: clocks[pipe] * (used / total[pipe]) for pipe, used in use.items()}
         port = sum((own.pop(part) for part in ("L1", *_SHARED_KINDS)), counts.zeros)
         clk = clk + smooth_max(np.stack([*own.values(), port]))
-    # Stretches of kernels that copy ahead or use tensor cores are meant to overlap, and no recording shows how much.
+    # In kernels with tensor cores or asynchronous copies, stretches overlap. No recording shows by how much, so ignore
+    # the time of separate stretches.
     ahead = (rows["tensor"] + counts.classes("cp_async") + counts.total("bulk.shared_write_bytes")).any(axis=0)
     return np.where(ahead, 0.0, clk)
 
@@ -307,7 +306,7 @@ def _pipes_with_conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tup
     special = functions + converted * (32 / _SPECIAL_LANES)
     # f64 arithmetic has its own pipe (Nsight Compute's documentation of the pipeline FP64).
     lanes = gpu.fma_per_clk_sm["f64"]
-    if lanes < _CONVERT_LONG_LANES:
+    if lanes < _CONVERT_LONG_LANES:  # The few f64 lanes also limit conversions from and to 64-bit types.
         return integer, special, counts.classes("f64", "cvt64") * (32 / (lanes * _FEW_F64_SHARE))
     special = special + counts.classes("cvt64") * (32 / _CONVERT_LONG_LANES)
     return integer, special, counts.classes("f64") * (32 / lanes)
@@ -357,6 +356,7 @@ def events(counts: Mapping[str, Count]) -> dict[str, Count]:
         parts = [c for metric, c in counts.items() if metric.endswith(endings) and metric not in _LOCAL_IN_L1]
         if parts:
             totals[event] = sum(parts[1:], parts[0])
+    # The energies of tensor operations were fitted to counts with one wavefront for each 128 bytes.
     if moved := [counts[metric] for metric in _SHARED_BYTES if metric in counts]:
         totals[_SHARED_WAVEFRONTS] = totals.get(_SHARED_WAVEFRONTS, 0.0) + sum(moved[1:], moved[0]) / _WAVEFRONT_BYTES
     return totals

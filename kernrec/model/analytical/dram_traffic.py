@@ -109,15 +109,15 @@ class Rereads:
     """Bytes that a block loads more than once. The cache may have evicted them in the meantime. Arrays are (C,)."""
 
     far_bytes: tuple[Array, ...]
-    """Bytes that a block loads again after it accessed more than d bytes of other data, for d = 1, 2, 4, ... times
-    `first_bytes`."""
+    """Bytes that a block loads again after it accessed more than d bytes of other data. Entry i of the tuple is for
+    d = `first_bytes` * 2**i."""
     first_bytes: float
     cache_bytes: Array
     """L1 bytes per block."""
 
     def beyond(self, part_bytes: Array) -> Array:
-        """Return the bytes per block that must be loaded again after an eviction. `part_bytes` is the L2 bytes per
-        block."""
+        """Return the bytes that each block must load again because caches evicted them. `part_bytes` is the capacity of
+        L2 per block in bytes."""
         table = np.stack(np.broadcast_arrays(*self.far_bytes))
         steps = np.log2(np.maximum(part_bytes, self.cache_bytes) / self.first_bytes)
         steps = np.clip(steps, 0.0, len(table) - 1.0)

@@ -48,7 +48,7 @@ class LimitedCosts(NamedTuple):
     core_j: Floats
     """Energy in joules of core events and the clock tree, at the voltage that `clock_hz` needs."""
     regime: Floats
-    """Number of what bounds each launch, from engine/query/power_limit.cpp."""
+    """Bottleneck of each launch: 0 core, 1 DRAM, 2 launch overhead, 3 power limit (engine/query/power_limit.cpp)."""
     dram_j: Floats
     """Energy of DRAM traffic in joules, (N,)."""
 

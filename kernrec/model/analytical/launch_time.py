@@ -4,18 +4,18 @@
                   - the time that the pipes are busy (issue, FMA, integer, special, shared memory, L1, barriers), plus
                     the arithmetic between tensor instructions that other warps do not hide;
                   - the part of a block's latency that other blocks do not hide: dependent instructions, barriers,
-                    exposed load latency, code that uses different pipes in turn, and the time that DRAM needs for
-                    the block's bytes beyond the load latency.
+                    exposed load latency, pipes that idle while the block uses another pipe, and the time that DRAM
+                    needs for the block's bytes beyond the load latency.
                 The last round also takes the extra time of the longest block, and its waits for other blocks.
     core time   smooth maximum of the times of the SMs and of L2 (bandwidth, or atomic operations on one sector)
     DRAM time   bytes between L2 and DRAM, divided by the bandwidth that this access pattern reaches
     latency     smooth maximum of core time and DRAM time, plus launch overhead
 
-Overlap: a block (or, in a kernel without barriers, a warp) either waits or uses the pipes, never both. If K blocks run
-on an SM at the same time, a round takes at least P + max((K - 1) P, Z). P is the pipe time of one block, and Z is its
-waiting time (machine repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5). Blocks also
-delay each other (`round_clk` in `engine/query`). A block with barriers that is alone on an SM takes P + Z. If the
-kernel issues loads ahead of their use (`PREFETCH`), Z is only the part of the waiting time that exceeds the arithmetic.
+Overlap: at any time, a block either waits or uses the pipes. In a kernel without barriers, each warp does so. If K
+blocks run on an SM at the same time, a round takes at least P + max((K - 1) P, Z). P is the pipe time of one block, and
+Z is its waiting time (machine repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5). Blocks
+also delay each other (`round_clk` in `engine/query`). Some kernels issue loads ahead of their use (`PREFETCH`). For
+these kernels, Z is only the part of the waiting time that exceeds the arithmetic.
 """
 
 from collections.abc import Sequence
@@ -67,9 +67,9 @@ class LaunchWork:
     - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic (1 for streams).
     - `SERIAL_CLK`: Clocks that L2 needs for atomic operations on the busiest sector.
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
-    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block have work. NaN means that all waits
-      overlap, except one wait for each barrier.
-    - `LONE_WAITS`: Number of times that the longest block waits for L2 outside of loops while it has no other work.
+    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` that other warps of the block hide with their work. NaN if unknown. The
+      model then assumes that other warps hide all waits except one for each barrier.
+    - `LONE_WAITS`: Number of waits for L2 that the longest block does outside of loops and cannot hide with work.
     - `LOOPS` and following: Two rows for each loop: the trips of all blocks, and the trips of the longest block.
     """
 

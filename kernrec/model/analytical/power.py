@@ -9,10 +9,10 @@ The power of a running GPU has four parts:
   sector, ...). Both energies are proportional to the square of the core voltage.
 - DRAM: an energy per byte, which depends on the memory type but not on the core's clock and voltage.
 
-Up to a knee frequency, the core voltage is constant on most boards. On Blackwell GPUs, laptops, and boards that get all
-their power from the slot, it rises slowly, because their minimum voltage is lower. Above the knee, the voltage rises
-more steeply the higher the clock is (`VoltageCurve`; Schoonhoven et al., "Going green", PMBS 2022, arXiv 2211.07260,
-use a linear form).
+Up to a knee frequency, the core voltage is constant on most boards. The voltage rises slowly on Blackwell GPUs, laptops
+and boards that get all their power from the slot, because these GPUs have a lower minimum voltage. Above the knee, the
+voltage rises more steeply the higher the clock is (`VoltageCurve`; Schoonhoven et al., "Going green", PMBS 2022, arXiv
+2211.07260, use a linear form).
 
 A GPU runs at its highest clock, which on GeForce GPUs is above the data sheet's boost clock. It lowers the clock if the
 mean power of a launch would exceed the power limit. If even the lowest clock exceeds the limit, the model inserts
@@ -62,7 +62,7 @@ class VoltageCurve:
 
 
 def clocks_between(lowest: float, highest: float) -> Floats:
-    """Return the `CLOCKS` equidistant values that a bisection between `lowest` and `highest` can reach."""
+    """Return `CLOCKS` equidistant values from `lowest` on. The next value would be `highest`."""
     values, width = np.array([lowest]), highest - lowest
     while len(values) < CLOCKS:
         width *= 0.5
@@ -80,7 +80,7 @@ INPUTS = (RANDOM, ZEROS)
 _MOST_CACHED = 16
 PARTNER_HEADROOM = 1.35
 """Assumed ratio of the highest power limit to the TDP on partners' GeForce boards. An RTX 3090 (350 W) was recorded at
-450 W (anchor matmul_tf32_limits_rtx3090.csv). RTX 4090s (450 W) accept 600 W."""
+450 W (matmul_tf32_limits_rtx3090.csv). RTX 4090s (450 W) accept 600 W."""
 
 SLOT_W = 75.0
 """Maximum power in watts of a PCI Express slot (PCI Express CEM specification)."""
@@ -120,8 +120,8 @@ class PowerModel:
     range_assumed: bool
     """Whether the range of power limits is only assumed. Limits outside an assumed range are accepted, too."""
     long_run: float
-    """Ratio of the tensor cores' energy in runs of a second or longer to their energy in `energy_j`. It is above 1 on
-    GPUs whose recorded matmuls were short or multiplied uninitialized memory."""
+    """Ratio of a tensor operation's energy in runs of a second or longer to its energy in `energy_j`. The ratio is
+    above 1 if `energy_j` was fitted to short runs or to uninitialized inputs, which take less energy."""
     energy_j: Mapping[str, float]
     """Joules of one event at nominal voltage, keyed by event."""
 
@@ -147,7 +147,7 @@ class PowerModel:
         rise = chip.get("low_power_rise" if saves else "rise", chip.get("rise", 0.0))
         curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), rise)
         volts = float(curve.over_knee(boost))
-        # The number of memory devices follows from the bus width, or from the memory size if that needs more devices.
+        # Wide buses and large memories need more devices. The larger of the two numbers applies.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
         exponent = chip.get("geforce_leakage_exponent", 1.0) if geforce and not saves else 1.0
@@ -269,7 +269,7 @@ class PowerModel:
         limits = np.stack([np.atleast_1d(np.asarray(limit_w, np.float64)) for limit_w, _ in points])
         highest, table = self._at_clocks(np.array(starts)), self._at_clocks(below)
         ratio, static_w, tree_w, volts_squared = table
-        # Inputs of the search for a clock: the second row is the power without the energy of events.
+        # The second row is the power without the energy of events.
         search = np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
         hz = self.boost_hz
         return query.PowerLimits(limits, highest, highest[0] * hz, first, table, below * hz, search)
@@ -286,8 +286,8 @@ class PowerModel:
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
         """Split the energy of N launches into parts that add up to `limited.energy_j`.
 
-        Return joules of each part, (N,). The keys are `static`, `clock` (the clock tree), and first words of events,
-        such as `issue`.
+        Return the joules of each part in each launch, (N,). The parts are `static`, `clock` (the clock tree), and
+        groups of events such as `issue`, which is the group of all events `issue.*`.
 
         Args:
             events: Number of events of each launch, (N,), keyed by event.
@@ -354,7 +354,7 @@ def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zer
 
 def _out_of_range(what: str, value: float, low: float, high: float, unit: str, title: str) -> UsageError:
     accepted = f"the {title} accepts {low:g} to {high:g} {unit}"
-    if not value > 0:  # This also rejects NaN.
+    if not value > 0:  # The comparison also rejects NaN.
         return UsageError(f"{what} must be positive, not {value:g} {unit}; {accepted}")
     return UsageError(f"{what} {value:g} {unit}: {accepted}; nearest {min(max(value, low), high):g} {unit}")
 

@@ -4,8 +4,8 @@ The error of a predicted cost has a common part and an individual part. The comm
 of a kernel on a problem by about the same factor. The individual part differs between configs. Intervals of costs
 include both parts. Intervals for comparing two configs of a kernel include only the individual parts.
 
-`tools/evidence intervals` computes the widths from published recordings. Few of them contain energy, so the error of
-energy combines errors of time with errors of power for a known time.
+`tools/evidence intervals` computes the widths from published recordings. Few recordings contain energy. The error of
+energy is therefore derived from errors of predicted time, and from errors of power predicted for measured times.
 """
 
 import math
@@ -44,11 +44,11 @@ class Spread:
 
 
 SPREAD = Spread(1.43, 1.41, 1.41, 1.44)
-"""Half-widths of intervals, from 17 kernels on 9 GPUs. If a recording does not state its clock, they include the error
-of an assumed clock. `docs/accuracy/your-kernels.md` states the coverage.
+"""Half-widths of intervals, from 17 kernels on 9 GPUs. Some recordings do not state their clock, so the half-widths
+include the error of an assumed clock. `docs/accuracy/your-kernels.md` states the coverage.
 
-Half-widths of energy also use recorded power of 12 loads on 14 GPUs, predicted with coefficients fitted to other GPUs.
-Half-widths of energy ratios come from pairs of different loads, which differ more than two configs do.
+Half-widths of energy also use recorded power of 12 workloads on 14 GPUs, predicted with coefficients fitted to other
+GPUs. Half-widths of energy ratios come from pairs of workloads, which differ more than pairs of configs do.
 """
 
 
@@ -86,7 +86,7 @@ class Estimate(float):
 
         def __new__(cls, value: float, low: float, high: float, source: str, own: float | None = None) -> "Estimate":
             self = float.__new__(cls, value)
-            fields = self.__dict__  # Assigning items takes less time than one update.
+            fields = self.__dict__  # Separate assignments are faster than `fields.update`.
             fields["value"], fields["low"], fields["high"] = value, low, high
             fields["source"], fields["own"] = source, own
             return self

@@ -8,14 +8,13 @@ Each op has a module in `kernrec.model.baselines.features`, which defines
 
     DIMS    names of the dimensions that the features use, in order (keys of `Problem.sizes`)
     CASES   predicates on a problem's dimensions, keyed by case; each recorded set covers the problems of one case
-    bound   a function (device, sizes (D, N), layout) -> `Bound`. Trees for GPUs without recordings use only features
-            that mean the same on every GPU. The names of these features begin with one of `RATIOS`
+    bound   a function (device, sizes (D, N), layout) -> `Bound`
 
 and may set these flags to True:
 
     PHYSICAL_POWER       the trees for power correct the power model (`PowerBase`) instead of the power limit
     SUSTAINED            the trees for GPUs without recordings correct a bound at `sustained_flops`
-    SUSTAINED_SIBLINGS   the trees for unrecorded GPUs of a recorded architecture correct a bound at `sustained_flops`
+    SUSTAINED_SIBLINGS   like SUSTAINED, but only for GPUs of an architecture with recordings
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +51,7 @@ def sustained_flops(gpu: GPU, dtype: str) -> float:
 
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Data types outside `FORMATS` whose activations backends quantize in each call."""
+"""Plain data types (not formats of `FORMATS`) to which backends quantize the activations in each call."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,8 @@ Array = np.ndarray
 OPS = ("matmul", "attention", "moe", "conv2d", "softmax", "layernorm", "elementwise")
 """Ops that have a module of features."""
 RATIOS = ("share.", "waves", "l2.", "full", "filled", "aligned", "time.", "dtype.", "shape.", "arch.")
-"""Prefixes of the names of features that mean the same on every GPU."""
+"""Prefixes of the names of features that mean the same on every GPU. Trees for GPUs without recordings use only
+features with these prefixes."""
 PARTS = ("math", "dram", "l2", "launch")
 """Resources that a kernel keeps busy."""
 
@@ -109,7 +109,7 @@ class Timing:
 GRAPH = Timing(3400.0, 10.0)
 """Timing of CUDA graphs of launches that read separate weights, fitted to recordings of A100, L40S and H200."""
 FLUSHED = Timing(9000.0, np.inf)
-"""Timing of one launch between two events after a flush of L2, for which an A100 takes at least 6.6 us."""
+"""Timing of one launch between two events after a flush of L2. The shortest time on an A100 is 6.6 us."""
 FLASH = Timing(15000.0, 1.0)
 """Timing of attention in CUDA graphs, from the shortest recorded times (7.2 us on an H200, 13.6 us on an A100)."""
 
@@ -152,11 +152,11 @@ def bound_of(
     device: "Device", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """Create a bound with its table of features. Other arguments are fields of `Bound`.
+    """Create a bound with its table of features. `total_s`, `parts` and `work_s` are fields of `Bound`.
 
     Args:
         sizes: Sizes of the problems, (D, N), in the order of `dims`.
-        shares: Times in seconds, (N,) each. Their fractions of `total_s` become features.
+        shares: Seconds, (N,) each. The ratio of each time to `total_s` becomes a feature.
         columns: Further features, (N,) each.
     """
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
@@ -190,7 +190,7 @@ def features_of(op: str) -> Features:
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return a problem's data type. For some ops, the data type of another tensor follows."""
+    """Return a problem's data type, such as `bf16`, or `bf16, kv f8e4m3` if keys and values have another data type."""
     kind = getattr(features_of(op), "kind", None)
     return dtype if kind is None else str(kind(dtype, sizes))
 
@@ -249,7 +249,7 @@ class Device:
 
     @cached_property
     def products(self) -> dict[str, Any]:
-        """Return the cache of `features.matmul`, keyed by layout."""
+        """Return a cache for the engine objects that `features.matmul` prepares, keyed by layout."""
         return {}
 
     @cached_property
@@ -298,7 +298,7 @@ class BaselinePrediction:
     gpus: tuple[str, ...]
     """GPUs on whose recordings the trees for latency were trained."""
     recorded_as: str | None
-    """Data type and layout of the recordings, or None if the problem has the same."""
+    """Data type and layout of the recordings, or None if the problem has this data type and layout."""
     busy: Mapping[str, float]
     """Seconds that `math`, `dram`, `l2` and `launch` are busy at the data sheet's rates. The times may overlap."""
 

@@ -123,8 +123,8 @@ class GpuVendorModel:
         return {backend: reason for backend, reason in refused.items() if backend not in run}
 
     def time(self, problems: Iterable[Problem]) -> None:
-        """Predict and cache the times of several problems together, which is faster. The problems must be results of
-        `as_recorded`."""
+        """Predict and cache the times of several problems. One call for all problems is faster than separate calls.
+        The problems must be results of `as_recorded`."""
         times = {problem: list[tuple[Timed, int]]() for problem in problems if problem not in self._timed}
         together: dict[tuple[Kind, tuple[str, ...]], list[Problem]] = {}
         for problem in times:

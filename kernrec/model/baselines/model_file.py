@@ -42,7 +42,7 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folde
 
 
 def stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return (card, compressed trees) of a stored model. Raise `UsageError` if `load` does."""
+    """Return (card, compressed trees) of a stored model. Raise `UsageError` if the files are unreadable or damaged."""
     load(path)
     card = json.loads(_content(path))
     return card, unpack(_content(path.parent / card["trees"]["file"]))[1]

@@ -5,8 +5,7 @@ and the start of a launch do not. `PowerModel.apply_power_limit` computes time a
 operating points. Their ratios scale the prediction.
 
 All backends share one energy of core events for a problem: the median of their energies without static power and DRAM.
-It is at least the energy of the arithmetic if no power is known, or if the power limit slows down the arithmetic. It is
-at most the energy that the power limit permits at the lowest clock that is fast enough for the arithmetic.
+`_core_energy` keeps this median within limits.
 """
 
 from collections.abc import Iterable
@@ -37,8 +36,8 @@ CAPPED = 0.95
 REACHED = 0.9
 """Maximum fraction of the arithmetic rate at the actual clock that a backend is assumed to reach."""
 EXTRAPOLATED = 0.6
-"""Standard deviation of the error of a transfer, as a fraction of the change of log(time) (median of nine changes in
-matmul_tf32_limits_rtx3090.csv)."""
+"""Standard deviation of a transfer's error, as a fraction of the change in log(time). The value is the median
+over nine changes of the power limit (matmul_tf32_limits_rtx3090.csv)."""
 MODELLED = 1.35
 """Half-width, as a factor, of the 90 % interval of a power from the power model (`tools/evidence power`)."""
 _ROUNDS = 40
@@ -165,6 +164,7 @@ def _core_energy(
             held = held or each.power_w.value >= CAPPED * gpu.tdp_w
     if left_j and not held:
         return min(_median(left_j), most_j)
+    # No backend's power is known, or a power limit slows down a backend: assume at least the energy of the arithmetic.
     dtype = "f16" if problem is None else problem.dtype
     peak, joules = arithmetic(gpu, power, dtype)
     flops = math_s * peak if problem is None else problem.flops

@@ -1,15 +1,14 @@
 """Recorded sets of backends, and the trees that were trained on each set: the parts of a baseline model.
 
-Some recorders timed one call at a time, so their times include the host's time. `in_a_stream` converts them to the time
-of a call in a stream of calls or a CUDA graph. The floor is the time of an empty call. The longer the GPU works, the
-more of the floor overlaps with the work: if a call takes twice the floor, half of the floor remains (additions of large
-tensors on A100, V100, T4 and P4).
+Some recorders timed one call at a time, so their times include the host's time. `in_a_stream` converts these times to
+the time of a call in a stream of calls or a CUDA graph:
 
     stream = start + max(call - floor**2 / call, work)
 
-Here, `start` is the start of a launch, and `work` is the lower bound times a ratio that was fitted to the recordings.
-Short calls do not show how long the GPU worked, so the interval extends from a time without the floor to the time of
-the single call.
+Here, `start` is the start of a launch, `call` is the recorded time, and `floor` is the time of an empty call. `work` is
+the lower bound times a ratio that was fitted to the recordings. The GPU's work hides part of the floor, and longer work
+hides more. For a call of twice the floor, half of the floor remains (additions of large tensors on A100, V100, T4 and
+P4). The interval is wide, because short calls do not show how long the GPU worked.
 """
 
 from collections.abc import Callable, Mapping
@@ -152,7 +151,7 @@ class SetModel:
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a problem has an unrecorded size where only a few sizes were recorded."""
-        # This set has no grid. A matmul counts as unrecorded if 16-bit kernels cannot load 16 bytes at a time.
+        # Without a grid, a matmul counts as unrecorded if 16-bit kernels cannot load 16 bytes at a time.
         if not self._grid and self.recorded.case == "product":
             return bool(sizes["n"] % 8 or sizes["k"] % 8)
         return any(sizes[name] not in recorded for name, recorded in self._grid)

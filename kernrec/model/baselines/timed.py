@@ -137,8 +137,8 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (index in `DIMS` of the number of items, the same index for batched problems, maximum number of
-        items). Items are rows, images or sequences. An index is -1 if the op has no items."""
+        """Return (dimension that counts items, dimension that counts items in batched problems, maximum number of
+        items). Items are rows, images or sequences. A dimension is an index in `DIMS`, or -1 if there is none."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -230,7 +230,7 @@ class Timed:
     reader: Reader
     """Trees that predicted the times."""
     points: Bound
-    """Bound of the problems, and of the problems with more items that limit their times."""
+    """Bounds of the problems. Larger problems follow each problem, because more items must not take less time."""
     starts: Array
     """Index of each of the N problems in `points`."""
     distances: Array | None

@@ -77,7 +77,7 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
         rows, scale = rows * relevance, scale.copy()
         scale[np.isfinite(scale)] /= relevance
     rank = int(np.ceil(LEVEL * (count + 1)))
-    # There are too few rows for a bound on the next error at this level, so use twice the largest error.
+    # With too few rows, no quantile bounds the next error with the probability `LEVEL`. Use twice the largest error.
     width = float(np.sort(left_out)[min(rank, count) - 1]) * (1.0 if rank <= count else 2.0)
     return Adaptation(offset, center, scale, rows, weights, length, Interval(width, count, "config"))
 

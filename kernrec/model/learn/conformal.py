@@ -2,11 +2,11 @@
 
 Rows of one problem have correlated errors, so the exchangeable unit is the problem. For an unmeasured GPU or kernel,
 the unit is the GPU or kernel. The residual of a row comes from a model whose training and selection excluded the row's
-group. The logarithm of the interval's factor is a quantile of |log(measured / predicted)| over all groups, which have
-equal weights, and one additional group (pooled CDF of hierarchical conformal prediction: Dunn, Wasserman, Ramdas,
-"Distribution-free prediction sets for two-layer hierarchical models", JASA 2022, section 3.2). In the paper, the
-additional group has unbounded errors. Here, it has the analytical model's errors, which are half-normal. With a dozen
-groups, unbounded errors would make intervals too wide.
+group. The logarithm of the interval's factor is a quantile of |log(measured / predicted)| over all groups with equal
+weights (pooled CDF of hierarchical conformal prediction: Dunn, Wasserman, Ramdas, "Distribution-free prediction sets
+for two-layer hierarchical models", JASA 2022, section 3.2). The paper adds a group with unbounded errors. With a dozen
+groups, unbounded errors would make intervals too wide. Here, the errors of the additional group are half-normal, like
+the analytical model's errors.
 
 A 90 % interval needs 9 groups and the additional group. Missing groups are assumed to have the errors of the analytical
 model. Reports mark such an interval as `pooled`.
@@ -88,7 +88,7 @@ class Extent:
         features.
         """
         distances = np.empty(len(matrix))
-        # Use the largest group, because another problem size changes few features.
+        # The group with the largest distance counts. A mean over all features would hide a change of few features.
         self.in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
         return distances
 
@@ -116,7 +116,7 @@ def on_dtype(gpu: str, dtype: str) -> str:
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and a kind of tensor rows."""
+    """Return the key of a model's interval for a GPU, a data type and an alignment (see `features.row_kind`)."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
@@ -210,7 +210,7 @@ def _prior_share(distance: Array) -> Array:
 def _width_needed(error: Array, distance: Array) -> Array:
     """Return the smallest `Interval.width` that covers an error."""
     s = _prior_share(distance)
-    # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.
+    # The returned w solves (1 - s) w + s hypot(w, p) = error. The formula has a form that is never 0 / 0.
     beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
     inside = np.maximum(error * error + (1.0 - 2.0 * s) * _PRIOR**2, 0.0)
     return np.asarray(beyond / np.maximum(error * (1.0 - s) + s * np.sqrt(inside), 1e-12))

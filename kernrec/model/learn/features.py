@@ -81,7 +81,8 @@ QUANTITIES = (
     "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
 )  # fmt: skip
 """Names of the inputs, properties of the GPU, and derived quantities. Features are ratios of these quantities. Times,
-energies and powers come from the analytical model for all launches. Other inputs describe the longest launch.
+energies and powers are the analytical model's results for all launches of a config. Other inputs describe only the
+longest launch.
 
 - `clocked_j` (under the power limit) and `core_j` (at nominal voltage) are energies of core events. `wait_s` is the
   time that blocks wait for latencies. `l2_s` and `dram_s` are the times of the traffic at full bandwidth. `core_s`
@@ -89,8 +90,8 @@ energies and powers come from the analytical model for all launches. Other input
 - `threads` and `shared_bytes` count for a block, and `registers` for a thread. `resident` is the number of blocks that
   an SM can hold at the same time.
 - `compute_s` (at the f32 peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel.
-  `roofline_s` is the larger of the two. `lanes` is the number of lanes in a block's warps. `waves` is the number of
-  rounds in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer.
+  `roofline_s` is the larger bound. `lanes` is the number of lanes in a block's warps. `waves` is the number of rounds
+  in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer.
 """
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 _ROWS: Mapping[str, int | slice] = {**_ROW, "pipe_s": slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))}
@@ -112,7 +113,7 @@ class ModelInputs:
         return cls(gpu, np.full((len(QUANTITIES), count), np.nan), tunables).changed(**quantities)
 
     def changed(self, **quantities: float | Array) -> "ModelInputs":
-        """Return a copy with other values of some quantities."""
+        """Return a copy in which `quantities` replace the previous values."""
         rows = self.quantities.copy()
         for name, values in quantities.items():
             rows[_ROWS[name]] = values
@@ -223,12 +224,11 @@ def _ratios(columns: tuple[str, ...]) -> Array:
 
 _TUNABLE = "unaligned"
 ROW_KINDS = {0: "rows of 16 elements", 8: "rows of 16 bytes"}
-"""Kinds of tensor rows in the training data, keyed by the value of the tunable `unaligned`."""
+"""Alignments of matrix rows in the training data, keyed by the value of the tunable `unaligned`."""
 OTHER_ROWS = "other rows"
 
 
 def row_kind(tunables: Mapping[str, np.ndarray], row: int = 0) -> str:
-    """Return the kind of tensor rows that a config is made for, or an empty text if the tunables do not state the
-    kind."""
+    """Return the row alignment that a config is made for, or an empty text if no tunable states the alignment."""
     values = tunables.get(_TUNABLE)
     return "" if values is None or row >= len(values) else ROW_KINDS.get(int(values[row]), OTHER_ROWS)

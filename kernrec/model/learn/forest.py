@@ -86,7 +86,7 @@ class Forest:
             raise ValueError("levels of wrong lengths")
         if splits and self.column.max() >= 2 * self.features:
             raise ValueError("a split on a feature that does not exist")
-        # Thresholds below a leaf are +inf. This comparison also rejects NaN.
+        # Thresholds below a leaf are +inf. The comparison with -inf also rejects NaN.
         if not (self.value[:splits] > -np.inf).all():
             raise ValueError("a threshold that is not finite")
         if not (abs(self.base) <= _LARGEST and (np.abs(self.value[splits:]) <= _LARGEST).all()):

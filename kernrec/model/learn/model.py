@@ -91,8 +91,8 @@ class Model:
         return difference_score if SHAPE in self.forests else transfer_score
 
     def log_ratio(self, inputs: ModelInputs, gpu_known: bool = True) -> tuple[dict[str, Array], Array]:
-        """Predict the corrections of C candidates. Return (log(corrected / analytical), keyed by quantity, distance
-        from the training data), (C,) each. `gpu_known` states whether the GPU is in the training data."""
+        """Predict log(corrected / analytical) for C candidates. Return the logarithms (C,), keyed by quantity, and the
+        distances (C,) from the training data. `gpu_known` states whether the GPU is in the training data."""
         # On unknown GPUs, corrections shrink with the distance from the training data, and `least_seconds` limits them.
         in_engine = learned_model([(self, gpu_known)], inputs.gpu, inputs.tunables, [0] * len(inputs))
         latency, power, distance = in_engine.predict(inputs.quantities)

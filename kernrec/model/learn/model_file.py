@@ -97,9 +97,9 @@ def _only_writer(folder: Path) -> Iterator[None]:
 def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
     """Delete a model's unused tree files, and temporary files of killed training processes."""
     trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
-    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # Left by interrupted saves
+    temporary = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")
     for path in folder.iterdir():
-        if left.fullmatch(path.name) or (path.name not in current and re.fullmatch(trees, path.name)):
+        if temporary.fullmatch(path.name) or (path.name not in current and re.fullmatch(trees, path.name)):
             path.unlink(missing_ok=True)
 
 
@@ -131,7 +131,7 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
             raise UsageError(f"{path} uses a feature that this kernrec does not have: {unknown[0]!s:.60}")
         forests = _Forests(path, card["heads"], len(columns))
         if trees:
-            dict(forests)  # This reads and caches the trees of every quantity.
+            dict(forests)  # Accessing all items makes `_Forests` read and cache all trees.
         model = Model(
             columns,
             _extent(path, card["extent"], columns),

@@ -32,7 +32,7 @@ LEVEL = 0.9
 _PRIOR_WEIGHT = 10.0
 """Weight of the assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Weight of latency as a coordinate: two random configs differ in latency as much as in all tunables together."""
+"""Scale of the latency coordinate. Two random configs are as far apart in latency as in all tunables together."""
 
 
 class PowerModel:
@@ -71,7 +71,7 @@ class EnergyGuide(ObjectiveSearch):
     """Search by expected improvement for the config of lowest cost in one space, with few energy measurements."""
 
     def __init__(self, search: ExpectedImprovement, weights: tuple[float, float] | None, seed: int = 0) -> None:
-        """Begin a search in the space of `search`, which selects the configs. `seed` is the seed of random choices."""
+        """Begin a search in `search.space`. `search` selects the configs, and `seed` determines random choices."""
         super().__init__(search.space, weights)
         self._search = search
         self._draw = np.random.default_rng(seed)

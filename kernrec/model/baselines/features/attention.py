@@ -32,8 +32,8 @@ prompts. All constants of this module were fitted to recordings of three backend
 _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
-"""Clocks of a wave of tiles beside its arithmetic. The key is True for GPUs with asynchronous tensor cores (sm_90,
-sm_100, sm_103)."""
+"""Clocks that a wave of tiles takes in addition to its arithmetic. The key is True for GPUs with asynchronous tensor
+cores (sm_90, sm_100, sm_103)."""
 _SPLIT_KEYS = 128
 """Minimum number of keys per block, if the keys of a token are split over several blocks."""
 _CHAIN_CLK = 400.0
@@ -43,7 +43,7 @@ _FEW_BLOCKS = 0.6
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """Return the data type of the queries. If the keys and values have another data type, it follows."""
+    """Return the data type, such as `bf16`, or `bf16, kv f8e4m3` if keys and values have another data type."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 

@@ -31,7 +31,7 @@ _EXTRA_S = {"gemm": 3e-6, "winograd 2x2": 5e-6, "winograd 4x4": 15e-6, "fft": 20
 _FFT_SIZES = np.array([[16.0], [32.0]])
 _ROWS, _ACROSS = (np.array(side, dtype=float)[:, None] for side in zip(*_TILES, strict=True))
 _PRODUCT_TILES = 4
-"""Number of tiles among which a matmul is assumed to use the fastest."""
+"""Number of tile sizes from `_TILES` that a matmul can use. The model assumes the fastest of these tiles."""
 _RATES = np.array([(rows * across / 128**2) ** 0.2 for rows, across in _TILES[:_PRODUCT_TILES]])[:, None]
 _BATCHES = np.array([1.0, 36.0])[:, None, None]
 """Number of matmuls in an implicit GEMM and in Winograd's F(4x4, 3x3)."""

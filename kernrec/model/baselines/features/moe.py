@@ -24,8 +24,7 @@ _COLUMNS = 128
 _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
 """Fractions of the data sheet's rates that large problems reach, fitted to recordings of three backends."""
 _SMALL_TILE = 3.0
-"""Factor by which a row takes longer in a 16-row tile than in a larger tile. Only the bound at the sustained rate uses
-16-row tiles, because few tokens would otherwise take too long on GPUs such as the H20."""
+"""Ratio of a row's time in a 16-row tile to its time in a larger tile."""
 _CHAIN_CLK = 250.0
 """Clocks for each step of 64 elements along the reduction. The steps of a tile run one after the other."""
 _MOST_POPULAR = 5e3
@@ -48,7 +47,7 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
         ((1 - resident) * weights + spilled) / (gpu.memory_bandwidth * _DRAM_SHARE), moved / device.l2
     )
     whole = np.minimum(padded[64], padded[128])
-    if device.timing.sustained:
+    if device.timing.sustained:  # Without 16-row tiles, the bound for few tokens is too long on GPUs such as the H20.
         whole = np.minimum(whole, padded[16] * _SMALL_TILE)
     math_s = whole * per_row / (device.peak_flops * _MATH_SHARE)
     chain_s = device.seconds(_CHAIN_CLK) * (hidden + inner) / 64

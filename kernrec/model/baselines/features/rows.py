@@ -10,7 +10,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_COLUMNS = 16384
-"""Maximum number of columns. Blocks would read longer rows repeatedly. Recordings have up to 4,100 columns."""
+"""Maximum number of columns. Recordings have up to 4,100. The model assumes that a block reads each row only once."""
 _ELEMENTS = 1024
 """Number of elements per thread block of an elementwise operator."""
 _DRAM_SHARE = 0.8

@@ -29,8 +29,8 @@ _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
 }
 """Tiles of batched matmuls as (rows, columns), keyed by generation."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
-"""Fraction of the FMA rate that a 128 x 128 tile reaches, and exponent e of smaller tiles: their fraction is multiplied
-by (area / 128**2) ** e."""
+"""Fraction of the FMA rate that a 128 x 128 tile reaches, and an exponent for smaller tiles. A smaller tile reaches the
+fraction `_SHARE * (area / 128**2) ** _SMALL_TILE`."""
 _TILE_CLK = 3200.0
 """Clocks to fill the pipeline of a tile and to write the tile's results."""
 _DRAM_SHARE = 0.8
@@ -38,9 +38,9 @@ _DRAM_SHARE = 0.8
 _STRIDED_K = 1860.0
 """Scale of k, in elements per MiB of L2, for the slowdown of DRAM on Pascal (see `kStrided` in products.cpp)."""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
-"""Energy of a matmul's core events in pJ/FLOP, keyed by compute capability (times ten). Other capabilities use the
-value of 89. Each value is 1.27 times the energy of an FMA in the power model of November 2026. The T4's value (75) is
-doubled to fit its limit of 70 W. The values must not change, because the trees were trained with them."""
+"""Energy of a matmul's core events in pJ/FLOP, keyed by compute capability (times ten). Each value is 1.27 times the
+energy of an FMA in the power model of November 2026. The T4's value (75) is doubled to fit the T4's limit of 70 W. The
+values must not change, because the trees were trained with these values."""
 _CORE_SHARE = 0.8
 """Fraction of the power limit that is available for core events. No recording determines it for small GPUs."""
 
@@ -58,7 +58,7 @@ def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tupl
     # Later GPUs read each operand from DRAM only once, because their L2 holds the operands of all concurrent tiles.
     reread = family != "later"
     drawn_w = 1e-12 * _PICOJOULES.get(gpu.sm, _PICOJOULES[89]) * gpu.peak_flops("f32")
-    sustained = min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)  # Fraction of the clock that the power limit leaves
+    sustained = min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)  # Clock at the power limit / boost clock
     strided_k = _STRIDED_K * gpu.l2_bytes / 2**20 if family == "pascal" and layout[1] == "t" else 0.0
     products.set_simt_tiles(
         tiles, len(timed) + len(single), device.seconds(_TILE_CLK), device.element_bytes,
