@@ -1,12 +1,12 @@
 """Compute metrics of caches, DRAM and atomic units from the memory requests of emulated thread blocks.
 
-    reuse.<KiB>          fraction of load sectors that an L1 of this size still holds when they are requested again
-    reuse.wait.<KiB>     fraction of a warp's loads that find all their sectors in this L1. If several warps load a
-                         sector in one run of a basic block, all hit if the first warp hits, and all miss if it misses
-    again.<KiB>          fraction of load sectors that the block accessed before, with more than this many KiB of other
-                         data in between; missing if it is 0 for every size
+    reuse.<KiB>          fraction of sector loads that hit in an L1 of this size
+    reuse.wait.<KiB>     fraction of warp loads whose sectors all hit in this L1. If several warps load a sector in the
+                         same run of a basic block, the hit or miss of the first warp counts for all warps
+    again.<KiB>          fraction of sector loads whose sector the block accessed before, but more than this many KiB of
+                         other data ago. There are no such metrics if the fraction is 0 for every size
     run.read, run.write  average length in bytes of the contiguous runs that a block reads or writes
-    run.read.x, .y, .z   fraction of these runs that the next block along this axis continues; run.write.x likewise
+    run.read.x, .y, .z   fraction of read runs that the next block along this axis continues. For writes: run.write.x
     atomic.own           probability that two atomic operations of one block access the same sector
     atomic.meet          probability that two atomic operations of different blocks access the same sector
     atomic.own.512       like atomic.own, for the same aligned 512 bytes
@@ -14,11 +14,11 @@
     wave.<buffer>.<n>    distinct sectors of a buffer that n = 2, 4, 8, ... consecutive blocks read, divided by those of
                          one block, measured on reads before the first barrier
 
-Reuse follows from reuse times: the number of requests between two requests of one sector. A window of w consecutive
-requests contains requests of fp(w) distinct cache lines on average, and fp(w + 1) - fp(w) is the fraction of requests
-whose line was not among the last w (Xiang et al., "HOTL: a higher order theory of locality", ASPLOS 2013). A sector
-requested again after w requests hits in an LRU cache of fp(w) lines of 128 bytes. `reuse` ignores stores, because L1
-forwards them without allocating a line. `again` includes stores, because L2 keeps them.
+Hits follow from reuse times: the number of requests from one request of a sector to the next. fp(w) is the average
+number of distinct cache lines in w consecutive requests. fp(w + 1) - fp(w) is the fraction of requests whose line was
+not among the last w (Xiang et al., "HOTL: a higher order theory of locality", ASPLOS 2013). A request with reuse time w
+hits in an LRU cache of fp(w) lines of 128 bytes. `reuse` ignores stores, because L1 forwards stores without allocating
+a line. `again` includes stores, because L2 keeps stored data.
 
 `wave` exists because a kernel may assign tiles to blocks in its own order, for example in bands of `GROUP_M` rows. One
 warp of each block is emulated. The ratio is assumed to be equal for other warps and for the rest of the block. If
@@ -85,7 +85,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # All warps of a step wait for a sector as long as its first reader. So use only a sector's first request per step.
+    # Use only the first request of a sector in each step, because all warps of the step wait for the same transfer.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -118,7 +118,7 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
-    """Return the sectors that a block reads (or writes). Each number combines a sector with its first step."""
+    """Return the sectors that a block reads (or writes), each combined with the time of its first request."""
     chosen = trace.is_read == read
     sectors, first = np.unique(trace.sector[chosen], return_index=True)
     step: Array = trace.step[chosen][first]
@@ -128,7 +128,7 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 def _broken(own: Array, other: Array) -> int:
     """Return the number of contiguous runs of sectors in `own` that `other` does not continue."""
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
-    # A run has a lower and an upper end. `other` continues it if it accesses the last sector or the next one there.
+    # `other` continues a run at an end if `other` accesses the run's sector at this end or the sector beyond.
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 
@@ -195,7 +195,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    # Largest power of 2 that is the index of a barrier. Emulate blocks up to barrier 0, 1, 2, 4, ..., `most`.
+    # Emulate blocks up to barrier 0, 1, 2, 4, ..., `most`: the last barrier's index, rounded down to a power of 2.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: dict[str, list[Array]] | None = None

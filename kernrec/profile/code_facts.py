@@ -32,7 +32,7 @@ class DeviceVariable:
     typed: bool
     """Whether the source states `dtype`."""
     unset: bool
-    """Whether the kernel may read the variable without any initial value in the code."""
+    """Whether the kernel may read the variable although the code states no initial value."""
 
     @property
     def elements(self) -> int:
@@ -89,7 +89,7 @@ def taken_out(
 ) -> dict[int, DeviceVariable]:
     """Return the variables that arguments of a launch set, keyed by the argument's position in `order`.
 
-    Each argument in excess of the kernel's parameters sets the variable with its name.
+    A launch may have more arguments than the kernel has parameters. The additional arguments set variables by name.
     """
     by_name = {variable.name: variable for variable in variables}
     named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]

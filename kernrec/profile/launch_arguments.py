@@ -3,14 +3,15 @@
 They follow the order of the kernel's parameters. Further descriptions set `__constant__` and `__device__` variables:
 
     a=f32[4096]        a buffer named a with random normal values (integers: 0 to 99)
-    a=zeros:f32[4096]  a buffer of zeros. `nan:` fills it with NaNs, to show elements that a kernel does not write, and
-                       `unwritten:` marks it as not written yet, so that `kernrec check` reports reads of it
+    a=zeros:f32[4096]  a buffer of zeros
+    a=nan:f32[4096]    a buffer of NaNs, which show elements that a kernel does not write
+    a=unwritten:f32[4096]   a buffer without content: `kernrec check` reports reads before the first write
     a=@values.npy      a buffer with the content of a NumPy file
-    a=texture(linear,wrap,normalized):u8[480x640]   a texture over a buffer of this shape, slowest extent first, with
-                       the modes of a `texture` table in a kernel.toml; for a surface, write `surface` instead
-    a=texture(channels=4):@values.npy               a texture over the content of a NumPy file; maps likewise
-    a=map(box=16x64,swizzle=128):f16[40x104]        a tensor map of a buffer of this shape, slowest extent first;
-                       `steps=1x2` sets the element strides, and `nan` reads NaN outside of the tensor
+    a=texture(linear,wrap,normalized):u8[480x640]   a texture over a buffer, slowest extent first. The options are the
+                       modes of a `texture` table in a kernel.toml. For a surface, write `surface`
+    a=map(box=16x64,swizzle=128):f16[40x104]        a tensor map of a buffer, slowest extent first. `steps=1x2` sets
+                       the element strides. With `nan`, elements outside of the tensor are NaN
+    a=texture(channels=4):@values.npy   a texture, surface or tensor map over the content of a NumPy file
     a=f32:2.5          a buffer of one element with this value
     p=x+1024           a pointer to element 1024 of the buffer x
     p=null             a null pointer
@@ -96,7 +97,7 @@ class ScalarDescription:
 
 
 Description = BufferDescription | ScalarDescription | BufferPlace | bytes
-"""Description of an argument. A `BufferPlace` is a pointer, with an offset in elements. Bytes are a structure."""
+"""Description of an argument: a buffer, a number, a pointer into a buffer, or the bytes of a structure."""
 
 
 def read_description(text: str) -> Description:

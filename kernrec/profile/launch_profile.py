@@ -154,4 +154,4 @@ class ProfileFailure:
     config: Config
     message: str
     stopped: bool = False
-    """Whether the compiler ran out of time or memory, which other configs may do, too."""
+    """Whether the compiler ran out of time or memory. Other configs may fail for the same reason."""

@@ -154,7 +154,7 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
         if end < 1:
             continue
         draw = np.random.default_rng(0)
-        if index.ascending:  # These values are the offsets of ranges. The last offset is the end of the indexed buffer.
+        if index.ascending:  # The values divide the indexed buffer into ranges. The last is the buffer's end.
             values[...] = np.sort(draw.integers(0, end + 1, values.size))
             values.flat[0], values.flat[-1] = 0, end
         else:

@@ -5,9 +5,9 @@ where tiles may be partial:
 
     counts of the launch = sum over kinds (counts of the sampled block * blocks of its kind)
 
-This is exact if all blocks of a kind do the same work, which every reported result states as an assumption. If blocks
-are long, the corners of the grid, or all ends that represent few blocks, are not emulated. They count like the middle
-block.
+The sum is exact if all blocks of a kind do the same work. Every reported result states this assumption. If blocks run
+many instructions, blocks at the ends that represent few blocks are not emulated, corners of the grid first. The middle
+block then represents these blocks, too.
 
 A sampled profile adds these metrics, and those of `cache_behavior`, to the emulator's counters:
 
@@ -22,14 +22,14 @@ A sampled profile adds these metrics, and those of `cache_behavior`, to the emul
     blocks.sampled      number of sampled blocks
     from_code           fraction of the machine instructions that were counted in machine code
                         (`kernrec.compile.block_mix`); the others are estimated from PTX
-    touch.<buffer>.read distinct sectors that a block reads; touch.<buffer>.write likewise. With the suffix `.x`,
-                        `.y` or `.z`: additional bytes of the next block along this axis / bytes of a block
+    touch.<buffer>.read distinct sectors that a block reads. For writes: touch.<buffer>.write. With the suffix .x, .y or
+                        .z: bytes that only the next block along this axis accesses / bytes that the block accesses
     instructions        number of instructions of the code
     crowded.runs        number of times that a warp executes the code with the most live registers (likely spills)
     depends.branch, depends.load, depends.store
                         number of instructions whose condition or address depends on data
-    idle, longest       only if blocks do unequal work (`kernrec.profile.uneven_blocks`): fraction of blocks without
-                        work; instructions of the longest block / instructions of an average block with work
+    idle                fraction of blocks without work, if blocks do unequal work (`kernrec.profile.uneven_blocks`)
+    longest             instructions of the longest block / of an average block with work, if blocks do unequal work
 
 If blocks do unequal work, one block per level of work is sampled, and counts describe the average block with work.
 """
@@ -89,7 +89,7 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 # Maximum number of instructions for emulating all blocks at the ends of a launch's grid.
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""Minimum fraction of a block's reads that come from a buffer, for measuring how blocks share the buffer."""
+"""Fraction of a block's reads above which a buffer must have `wave` metrics (see `cache_behavior`)."""
 _EDGE_SHARE = 0.02  # Always emulate an end that represents at least this fraction of the grid's blocks.
 _MOST_KINDS = 12
 _CROWDED = 0.9  # Basic blocks with more than this fraction of the maximum live registers are assumed to spill.
@@ -235,7 +235,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     all_runs = runs_of_inner * (within / len(inner))
     clk_of_pieces = [chain_clk(as_one(piece)) for piece in emulation.pieces]
     rounds, chain = (within / len(inner) * each for each in _slowest(emulation, runs_of_inner, clk_of_pieces))
-    # To save time, run those sampled blocks together that each stand for the same number of blocks of the grid.
+    # To save time, run sampled blocks together if each represents the same number of blocks of the grid.
     for weight in dict.fromkeys(ends.values()):
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
@@ -296,11 +296,11 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 
 def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) -> tuple[float, float]:
-    """Return the waits for global memory and the clock cycles of the slowest warp, summed over phases.
+    """Return (waits for global memory, clock cycles) of the slowest warp, summed over the code between barriers.
 
     Args:
         runs: executions of each basic block by each warp, an array of shape (basic blocks, warps).
-        clk_of_pieces: clock cycles of one execution of each of `emulation.pieces`.
+        clk_of_pieces: clock cycles of one execution of each piece of machine code (`emulation.pieces`).
     """
     function, pieces = emulation.function, emulation.pieces
     waits = [waits_for_loads(piece, runs) for piece in pieces]
@@ -337,5 +337,5 @@ def _touch_metrics(
         yield f"touch.{buffer}.{kind}", float(middle.sectors)
         own_bytes = max(middle.sectors, 1) * SECTOR
         for axis, neighbor in zip(sample.axes, others, strict=True):
-            # The ratio exceeds 1 if the middle block is better aligned to sectors than its neighbor.
+            # The fraction exceeds 1 if the middle block is better aligned to sectors than its neighbor.
             yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(neighbor.get(buffer, NOTHING)) / own_bytes

@@ -66,7 +66,7 @@ DRAWN_BYTES = 64 << 20
 """Maximum bytes of random values of a tensor. Larger tensors repeat these values."""
 _DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
-_MOST_BYTES = 16 << 30  # Maximum size of all tensors. Zeros that were never written use only addresses.
+_MOST_BYTES = 16 << 30  # Maximum size of all tensors. Tensors of zeros take no memory until they are written.
 
 
 class Tensors:

@@ -12,7 +12,8 @@
     M = 4096
     strides = [1024, 1]             # a tuple
     bounds = { fields = ["low", "high"], items = [0, 9] }   # a named tuple
-    ACTIVATION = "relu"             # for a tl.constexpr parameter, like { python = "None" }, { python = "tl.float16" }
+    ACTIVATION = "relu"             # a tl.constexpr parameter
+    DTYPE = { python = "tl.float16" }   # a tl.constexpr parameter with a value of Python or Triton
 
     [[configs]]                     # optional: replaces the list of @triton.autotune
     BLOCK_M = 128

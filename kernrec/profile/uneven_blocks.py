@@ -42,8 +42,9 @@ class Level:
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
     """Return the levels of work in a one-dimensional grid, in block order, or none if all blocks do equal work.
 
-    Work is assumed to be equal if no branch depends on the block, or if no loop stores to global memory and the last
-    two blocks are not idle. The first and last block count like their neighbors, because their tiles may be partial.
+    Work is assumed to be equal if no branch depends on the block. Work is also assumed to be equal if no loop stores to
+    global memory, unless the last two blocks are idle. The first and the last block may have partial tiles, so each of
+    them counts like its neighbor.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)
@@ -119,7 +120,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)
             continue
-        # Assign half of the blocks between two emulated blocks to each of their two levels.
+        # Of the blocks between two emulated blocks, each of the two levels gets half.
         end = total if following == total else (block + following) // 2 + 1
         middle = min(max((start + end) // 2, alike[0]), alike[-1])
         parts.append(Level(middle, end - start, seen[block]))

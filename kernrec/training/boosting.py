@@ -2,7 +2,7 @@
 
 Cross-validation over groups of rows chooses the smallest number of trees whose held-out loss is close to the minimum,
 because each tree slows down queries. Predictions for a held-out fold use the number of trees that is best for the other
-folds. With the number that is best for all folds, their errors would look too small.
+folds. The number that is best for all folds would make the errors of predictions look too small.
 """
 
 import os

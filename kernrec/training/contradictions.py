@@ -53,7 +53,7 @@ class Judgement:
     left_out: dict[str, int]
     """Number of ignored energies, keyed by reason."""
     doubted: dict[str, int]
-    """Number of times with reduced weight, keyed by reason."""
+    """Number of measured latencies with reduced weight, keyed by reason."""
 
 
 def judge(

@@ -134,8 +134,8 @@ class Dataset:
         The kind is the first of these that applies:
 
         - `problem`, if there are at least 3 problems. Problems that differ only in dtype or layout count as one.
-        - `GPU` or `kernel`, if there are at least two of them: the kind with more values.
-        - `tunable`: rows with the same value of the tunable with the most values.
+        - `GPU` or `kernel`, whichever has more groups, if there are at least two groups.
+        - `tunable`: a group has the same value of one tunable. The tunable with the most distinct values is used.
         """
         by_problem = self.numbers("dims", "op")
         if by_problem.max() >= 2:

@@ -52,11 +52,11 @@ class MethodScore:
     width: float = _NAN
     """Upper / lower end of the 90 % interval, as a geometric mean over configs."""
     front_recall: float = _NAN
-    """Hypervolume of the recommended Pareto front in measured costs, as a fraction of that of the true front."""
+    """Hypervolume of the recommended Pareto front / hypervolume of the true front, both in measured costs."""
     energy_saved: float = _NAN
-    """Fraction of energy that the top recommendation saves relative to that of `occupancy`."""
+    """Fraction of energy that the top recommendation saves relative to the config of highest occupancy."""
     slowdown: float = _NAN
-    """Fraction by which the top recommendation is slower than that of `occupancy`."""
+    """Fraction by which the top recommendation is slower than the config of highest occupancy."""
     lowest_energy_saved: float = _NAN
     """Fraction of energy that a low-energy config saves relative to the fastest config. Its predicted slowdown is at
     most `MOST_SLOWDOWN`."""

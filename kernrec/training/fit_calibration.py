@@ -11,10 +11,10 @@ linear in the other multipliers:
              + core_energy * (clock_w * latency + core_j)  +  dram_energy * dram_j
 
 Iteratively reweighted, non-negative least squares minimize the weighted sum of log(r)**2, with r = predicted /
-measured. The weight log(r) / (r (r - 1)) gives (r - 1)**2 the gradient of log(r)**2. Plain relative errors would let
-configs dominate that are predicted too slow. Every problem has the same weight. Measurements at the power limit are not
-used, because their clock is unknown. Multipliers of time, and those of energy, are kept only if they reduce errors on
-held-out problems.
+measured. The weight log(r) / (r (r - 1)) gives (r - 1)**2 the gradient of log(r)**2. Without this weight, configs whose
+predicted time is too long would dominate. Every problem has the same weight. Measurements at the power limit are not
+used, because their clock is unknown. The multipliers of time are kept only if they reduce errors on held-out problems.
+This also holds for the multipliers of energy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,8 +50,8 @@ _PRIOR_WEIGHT = 0.001
 """Weight of each multiplier's regularization toward 1, as a number of problems. It matters only for undetermined
 multipliers."""
 _LEAST_SHARE = 0.05
-"""Minimum fraction of the measured value that a multiplier must scale, at the 90th percentile of the rows. Multipliers
-of smaller parts are not fitted."""
+"""Minimum fraction of the measured value that a multiplier changes, as the 90th percentile over rows. Multipliers that
+change less are not fitted."""
 _ITERATIONS = 12
 
 
@@ -317,7 +317,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         excess = ratio - 1.0
         small = np.abs(excess) < 1e-6
         slope = np.where(small, 1.0, np.log(ratio) / np.where(small, 1.0, ratio * excess))
-        # Divide by the squared multiplier. Then coefficients are regularized equally, however wrong they are.
+        # Regularize relative deviations from 1, so that small and large multipliers are regularized equally.
         regularization = _PRIOR_WEIGHT / np.maximum(multipliers[free], 1e-3) ** 2
         regression.fit(design, target, sample_weight=np.concatenate([weights * slope, regularization]))
         multipliers[free] = regression.coef_

@@ -79,9 +79,9 @@ there are too few rows."""
 def held_out_problems(
     groups: Sequence[RowGroup], split: str, settings: TrainingSettings, progress: Callable[[str], None]
 ) -> tuple[list[HeldOutProblem], int]:
-    """Predict every measured problem by models that were fitted without its group, whose kind is `split`. `groups`
-    contains inputs of the uncalibrated model. `progress` receives a sentence for each fold. Return (problems with
-    enough measured configs, number of groups)."""
+    """Predict every measured problem with models that were not fitted to the problem, GPU or kernel (`split`). Return
+    (problems with enough measured configs, number of problems, GPUs or kernels). `groups` contains inputs of the
+    uncalibrated model. `progress` receives a sentence for each fold."""
     parts = sorted({_part(group, split) for group in groups})
     folds: dict[str, _Fold] = {}
     if len(parts) > 1:
@@ -116,14 +116,14 @@ def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
         return {}
 
 
-def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
-    """Predict a problem on a GPU. `folds` contains the model and calibrations for each of the `members`."""
-    pairs = list(zip(members, [fold or (None, {}) for fold in folds], strict=True))
-    of_members = [_costs(group, *fold) for group, fold in pairs]
+def _predict(groups: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
+    """Predict a problem on a GPU. Each of the `groups` has rows of one kernel, and a model in `folds`."""
+    pairs = list(zip(groups, [fold or (None, {}) for fold in folds], strict=True))
+    of_groups = [_costs(group, *fold) for group, fold in pairs]
     predicted = {
-        method: {quantity: np.concatenate([costs[method][quantity] for costs in of_members]) for quantity in quantities}
-        for method, quantities in of_members[0].items()
-        if all(method in costs for costs in of_members)
+        method: {quantity: np.concatenate([costs[method][quantity] for costs in of_groups]) for quantity in quantities}
+        for method, quantities in of_groups[0].items()
+        if all(method in costs for costs in of_groups)
     }
     # Without source code, every config gets the same latency (the roofline), which ranks nothing.
     if np.ptp(predicted["predicted"]["latency"]) == 0:
@@ -131,9 +131,9 @@ def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProbl
     if not any(group.inputs.gpu.arch in calibrations for group, (_, calibrations) in pairs):
         del predicted["calibrated"]
     low, high = predicted.pop("low", {}), predicted.pop("high", {})
-    latency_s, energy_j = (np.concatenate([getattr(g, name) for g in members]) for name in ("latency_s", "energy_j"))
-    kernels = tuple(group.kernel for group in members for _ in range(len(group)))
-    return HeldOutProblem(members[0].gpu, members[0].problem, latency_s, energy_j, predicted, low, high, kernels)
+    latency_s, energy_j = (np.concatenate([getattr(g, name) for g in groups]) for name in ("latency_s", "energy_j"))
+    kernels = tuple(group.kernel for group in groups for _ in range(len(group)))
+    return HeldOutProblem(groups[0].gpu, groups[0].problem, latency_s, energy_j, predicted, low, high, kernels)
 
 
 def _costs(

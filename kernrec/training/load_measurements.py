@@ -3,8 +3,8 @@
 Library kernels and analyzed user kernels have a static profile and a prediction of the analytical model. Kernels with
 unknown source have only tunables, and the roofline's time as prediction.
 
-Boards of one GPU model are scaled to a common speed (`kernrec.store.gpu_scales`). A throttled laptop shows which config
-is better, but not other boards' times.
+Measurements on different boards of a GPU model are scaled to a common speed (`kernrec.store.gpu_scales`). For example,
+a throttled laptop is slower than other boards, but ranks configs correctly.
 """
 
 import hashlib

@@ -42,7 +42,7 @@ _TRANSFER_ROWS = 30_000
 _TRANSFER_FOLDS = 5
 """Maximum number of folds of held-out GPUs or kernels."""
 _UNKNOWN_SHARE = 0.5
-"""Prior mean of the fraction of predicted differences that transfers to another GPU. Its weight is that of one GPU."""
+"""Prior mean of the fraction of predicted differences that transfers to another GPU. The prior counts like one GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
@@ -164,10 +164,10 @@ def _transfer_predictions(
 def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
-    """Return the log ratios and distances of `_transfer_predictions`, and the fraction of predicted differences between
-    configs that transfers to other GPUs."""
+    """Predict rows of held-out GPUs. Return (log ratios (N,), distances from the training data (N,), fraction of a
+    predicted difference between configs that remains on other GPUs)."""
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
-    latency = predictions["latency"] * np.exp(-distance)  # Corrections shrink with the distance.
+    latency = predictions["latency"] * np.exp(-distance)  # Corrections shrink with the distance from training data.
     units = np.unique(unit[np.isfinite(latency)])
     slopes = [shape.slope(np.where(unit == number, latency, np.nan)) for number in units]
     carried = float(np.mean([*slopes, _UNKNOWN_SHARE]))
@@ -177,8 +177,8 @@ def _shape_predictions(
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """Return 90 % intervals for new problems, keyed by scope: all GPUs (`*`), a GPU, a data type on a GPU, or a kind of
-    tensor rows in this data type."""
+    """Return 90 % intervals for new problems, keyed by scope. A scope is `*` (all GPUs), a GPU, a GPU with a data type,
+    or a GPU with a data type and a row alignment."""
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
     intervals = {"*": calibrate(error[measured], groups[measured], "problem", distance[measured])}
@@ -189,15 +189,15 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
     for depth in (1, 2, 3):
         row_keys = np.repeat([keys[depth] for keys in nested], lengths)
         for *above, key in sorted({keys[: depth + 1] for keys in nested}):
-            if key in above:  # Skip a group without a kind of tensor rows.
+            if key in above:  # Without a row alignment, the key is that of the data type.
                 continue
             rows = measured & (row_keys == key)
             interval = calibrate(error[rows], groups[rows], "problem", distance[rows])
             wider = next(intervals[each] for each in reversed(above) if each in intervals)
             low, high = wider.around(np.ones(rows.sum()), distance[rows])
             covered = ((low <= np.exp(error[rows])) & (np.exp(error[rows]) <= high)).mean() if rows.any() else 1.0
-            # A scope with too few groups uses the interval of the next larger scope. A data type or kind of rows still
-            # gets its own interval if the larger scope's interval covers too few of its errors.
+            # A scope with too few groups uses the interval of the next larger scope. A data type or row alignment is an
+            # exception if the larger scope's interval covers too few errors.
             if not interval.pooled or (depth > 1 and covered < interval.level):
                 intervals[key] = interval
     return intervals

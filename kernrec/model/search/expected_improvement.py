@@ -33,7 +33,7 @@ PARENTS = 30
 """Number of fastest configs from which offspring are bred."""
 _LEARNED_EVERY = 1.15
 """Factor by which the number of measurements grows before hyperparameters are learned again."""
-_LEAST_VARIANCE = 1e-12  # Rounding can make a variance zero or negative, so raise it to this.
+_LEAST_VARIANCE = 1e-12  # Rounding can make a variance zero or negative.
 
 
 class ExpectedImprovement:
@@ -109,7 +109,7 @@ class ExpectedImprovement:
             position = int(np.lexsort((expected[promising], -gain))[0])
             chosen.append(position)
             free[position] = False
-            # Choose the next config as if this one had given its expected result, which only reduces variances.
+            # Assume that the chosen config gives its expected result. The result then changes only variances.
             column = covariance[:, position]
             covariance = covariance - np.outer(column, column) / (column[position] + process.noise)
         batch_first = np.concatenate((promising[chosen], by_gain))

@@ -29,7 +29,7 @@ _WITHIN = 3.0
 """Maximum distance of a log hyperparameter from its prior median, in prior standard deviations."""
 _STEPS = 25
 _JITTER = 1e-8  # Added to the noise, so that the covariance matrix stays positive definite
-_LEAST_VARIANCE = 1e-12  # Rounding can make a variance zero or negative, so raise it to this.
+_LEAST_VARIANCE = 1e-12  # Rounding can make a variance zero or negative.
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class GaussianProcess:
         return self.hyperparameters.signal * _matern(squared_distances(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
-        """Return (scaled coordinates of C points, their covariance (C, M) with the known values, solution (M, C) of
-        this covariance with the Cholesky factor)."""
+        """Return (scaled coordinates of C points, covariance K (C, M) of these points with the known values, L^-1 K^T
+        (M, C) for the Cholesky factor L of the known values' covariance)."""
         embedded = points.coordinates * self._weights
         across = self._between(embedded, self._embedded)
         solved = self._linear.solve_triangular(self._factor, across.T, lower=True, check_finite=False)
@@ -231,7 +231,7 @@ class SearchSpace:
 
 
 def _mixed_radix(genes: Array, values: Array) -> Array:
-    # The numbers are floats, so different rows may share a number if there are more than 2^53 combinations.
+    # Keys are floats, so different rows may have the same key if there are more than 2^53 combinations.
     key = np.zeros(len(genes))
     for column, count in zip(genes.T, values, strict=True):
         key = key * count + column
@@ -245,8 +245,8 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
     columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))
     spread = columns.std(axis=0)
     coordinates, groups = [np.zeros((len(log_s), 0))], list[int]()
-    # Half of the squared distance is the difference of the log values. The other half is constant for different values,
-    # and smaller if the tunable has many values.
+    # Half of the squared distance in a tunable comes from the difference of log values. The other half is 0 for equal
+    # values and a constant for different values. The constant is smaller for a tunable with many values.
     for number, column in enumerate(np.flatnonzero(spread > 1e-6).tolist()):
         value = columns[:, column : column + 1] / spread[column] / 2.0
         same = value

@@ -113,7 +113,7 @@ class GeneticSearch(ObjectiveSearch):
 
     def _unsure_of_latency(self) -> float:
         rows = [config for config in self._expected_s if self.latency_s.get(config)]
-        return unsure([self.log_latency(config) for config in rows], [self._expected_s[config] for config in rows])
+        return next_share([self.log_latency(config) for config in rows], [self._expected_s[config] for config in rows])
 
     def _unsure_of_energy(self) -> float:
         rows = [config for config in self._expected_j if config in self.energy_j]
@@ -121,7 +121,7 @@ class GeneticSearch(ObjectiveSearch):
         if len(rows) == 1:  # A single value has no variance. Use the variance of all measured energies.
             error = measured[0] - self._expected_j[rows[0]]
             return _share(float(np.var(np.log(list(self.energy_j.values())))), error**2)
-        return unsure(measured, [self._expected_j[config] for config in rows])
+        return next_share(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
         """Return the predicted log powers of N configs from their log latencies, (N,). Return zeros if no model can be
@@ -144,8 +144,8 @@ class GeneticSearch(ObjectiveSearch):
         return lambda rows: np.asarray(middle + trees.inplace_predict(rows))
 
 
-def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
-    """Return the fraction of the next round's configs to measure. It is large if the last predictions were bad.
+def next_share(measured: Sequence[float], expected: Sequence[float]) -> float:
+    """Return the fraction of the candidates to measure in the next round. Bad predictions increase the fraction.
 
     Args:
         measured: Logarithms of the measurements of the last round.

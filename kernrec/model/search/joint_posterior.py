@@ -2,21 +2,21 @@
 
 The log cost of contender c of problem p is its prediction plus an error, which is the sum of these parts:
 
-    shared      x(p, c) . w, with features x and one weight vector w, through which problems inform each other
+    shared      x(p, c) . w, with features x and a weight vector w that is the same for all problems
     problem     equal for all contenders of a problem, and possibly large (`_LEVEL`)
     kernel      equal for all contenders of one kernel on a problem
     smooth      similar for similar configs of a problem (Matern 3/2)
     own         independent for each config on a problem, with heavy tails
 
-Given w, the problems are independent Gaussian processes, so a measurement updates only its problem and the precision of
+Given w, the problems are independent Gaussian processes, so a measurement updates only one problem and the precision of
 w (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, section 2.7). Each problem has its own scale
 of errors: its errors are a Student-t process with `DEGREES` degrees of freedom (Shah, Wilson, Ghahramani, "Student-t
 processes as alternatives to Gaussian processes", 2014).
 
-    expected regret   E[cost of the current choice - cost of the best contender], with a bound (`LEAST_REACH`)
-    gain              reduction of a problem's weighted regret that a measurement is expected to bring: the knowledge
-                      gradient with correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for
-                      correlated normal beliefs", 2009)
+    expected regret   E[cost of the current choice - cost of the best contender], limited to the reach (`LEAST_REACH`)
+    gain              expected reduction of a problem's weighted regret by a measurement: the knowledge gradient with
+                      correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for correlated normal
+                      beliefs", 2009)
 
 Costs are natural logarithms, so a regret of 0.02 means 2 % above the best cost.
 """
@@ -40,8 +40,7 @@ DEGREES = 4.0
 _NODES = 21
 """Number of equally probable outcomes of a measurement over which its gain is averaged."""
 SHARED, SMOOTH = 0.4, 0.4
-"""Fractions of the error's variance that problems share, and that are smooth within a problem (`tools/evidence
-refine`)."""
+"""Fractions of the error's variance in the shared part and in the smooth part (`tools/evidence refine`)."""
 LEVEL = 0.95
 """Probability that `JointPosterior.regret_bound` exceeds the mean regret."""
 _LEVEL = 10.0
@@ -56,10 +55,11 @@ _NEVER = 20.0
 """Difference in log cost between a contender that cannot run and all others."""
 LEAST_REACH = 0.13
 """Smallest reach. The reach is the largest assumed difference between the log costs of the current choice and of the
-best contender. Without this bound, the tails of many slow contenders would dominate the regret (`tools/evidence
+best contender. Without the reach, the tails of many slow contenders would dominate the regret (`tools/evidence
 refine`)."""
 MISJUDGED = 0.04
-"""Probability that the choice is off by the full reach before two contenders are measured (`tools/evidence refine`)."""
+"""Probability that a problem's choice is worse than the best contender by the reach, assumed until the problem has two
+measurements (`tools/evidence refine`)."""
 _OVERLOOKED = math.log(2.0)
 """Log loss that `JointPosterior.regret_bound` allows for one misjudged problem. On a recorded H100, the predicted best
 choice took more than twice as long as the best."""
@@ -112,8 +112,8 @@ class _Block:
         self.measured: list[Measured] = []
         self.excluded: list[int] = []  # Contenders that cannot be chosen
         self.given_up: set[int] = set()  # Contenders that must not be measured
-        # Sum of squared deviations from the expectation, over all measurements but the first. Each is divided by its
-        # variance at scale 1.
+        # Sum of squared deviations of measurements from their expectation, except for the first measurement. The unit
+        # of a deviation is its standard deviation at scale 1.
         self.surprise = 0.0
         self.scale = scale
         self._correlation = SMOOTH * matern(contenders.coordinates, contenders.coordinates, _LENGTH)
@@ -276,8 +276,8 @@ class JointPosterior:
         return self.record.factor * stated + misjudged, best
 
     def _stated_regret(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return the uncorrected expected regret: (part if the posterior is right, part if it is wrong about the
-        problem)."""
+        """Return two parts of the expected regret, without the correction by `record`: (regret if the posterior is
+        right, regret if the posterior misjudges the problem)."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
@@ -336,10 +336,10 @@ class JointPosterior:
         standard deviation of a measured log cost."""
         mean, covariance = self.expectation(problem)
         weight = self.contenders(problem).weight
+        # The distances of costs to the limit of the hardware are assumed to be exponentially distributed. The mean of
+        # the minimum of n distances is 1/n of their mean, so n measurements divide the reach by n.
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         taken = {row.contender for row in self.measured(problem)} | self._blocks[problem].given_up
-        # The gain after n measurements is at most the reach divided by n. This is the mean of the minimum of n
-        # exponentially distributed distances to the limit of the hardware.
         chosen: list[tuple[int, float]] = []
         for _ in range(min(most, len(mean) - len(taken))):
             spread = np.sqrt(np.diagonal(covariance) + noise**2)
@@ -347,7 +347,7 @@ class JointPosterior:
             gains[list(taken)] = -1.0
             best = int(gains.argmax())
             gain = float(gains[best])
-            # A second measurement also has this value: it shows whether the problem's predictions are wrong.
+            # A second measurement also shows whether the model misjudges the problem, which removes this part of the regret.
             if len(self.measured(problem)) + len(chosen) == 1:
                 gain += self._misjudged(problem) * self._reach(problem)
             chosen.append((best, weight * gain))
@@ -363,12 +363,12 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """Return how much each measurement is expected to lower the log cost of the chosen contender, (measurements,).
+    """Return how much each measurement is expected to reduce the log cost of the choice, (measurements,).
 
     Args:
         mean: Expected log costs of the contenders, (C,).
-        moves: Changes of `mean` if a measurement exceeds its expectation by one unit of scale, (C, measurements).
-        reach: Upper bound on the result.
+        moves: Changes of `mean` if a result exceeds its expectation by the scale of Student's t, (C, measurements).
+        reach: Maximum reduction.
     """
     choice = int(mean.argmin())
     # Compare all costs after each outcome, because the measurement also changes the cost of the current choice.

@@ -21,8 +21,8 @@ _LONGEST = 4
 _RELEARNED_EVERY = 1.5
 """Factor by which the number of measurements grows before corrections are learned again."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""Numbers of new measurements after which the common scale of errors is estimated again. Multiples of `_RESCALED_EVERY`
-count, too."""
+"""Numbers of new measurements after which the common scale of errors is estimated again: all of `_RESCALED_AT`, and all
+multiples of `_RESCALED_EVERY`."""
 
 
 @dataclass
@@ -61,10 +61,9 @@ class Refinement:
         self._settling = False
         self._relearned_at = LEAST
         self._relearn()
-        # (contender, expected gain) of each next measurement of each problem, and the number of measurements of all
-        # problems on which these gains are based.
+        # (contender, expected gain) of the next measurements, in a list for each problem.
         self._sequences: list[list[tuple[int, float]]] = [[] for _ in range(len(posterior))]
-        self._as_of = [0] * len(posterior)
+        self._as_of = [0] * len(posterior)  # Value of `_taken` when each list was computed.
         for problem in range(len(posterior)):
             self.look(problem)
 
@@ -109,8 +108,8 @@ class Refinement:
         """Return whether the mean regret is at most `until`, with high probability."""
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
-        # If only problems with fewer than two measurements keep the bound too high, let `next` visit these problems
-        # first.
+        # Let `next` visit problems with fewer than two measurements first if only these problems keep the bound above
+        # `until`.
         self._settling = bound > until >= bound - self.posterior.overlooked()
         return bound <= until
 

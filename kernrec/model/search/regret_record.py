@@ -1,10 +1,10 @@
 """Correct stated regrets by comparing how much they fell with how much the choices improved.
 
-If a model is right, the expected regret of a problem falls on average by as much as its choice improves. So the ratio
-of both sums over recent measurements corrects the remaining stated regrets.
+If a model is right, a measurement reduces the expected regret of a problem, on average, by as much as the choice
+improves. The ratio of total improvement to total reduction, over recent measurements, corrects the remaining regrets.
 
-The total loss is a compound Poisson sum: few problems have a wrong choice, but each of them loses much. The sizes of
-losses are exponentially distributed with the mean `jump`, so the correction has a gamma distribution.
+The actual loss of all problems is a compound Poisson sum: few problems have a wrong choice, but each wrong choice costs
+much. Losses are exponentially distributed with the mean `jump`, so the correction has a gamma distribution.
 """
 
 import math

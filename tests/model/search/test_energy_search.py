@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kernrec.model.search.energy_guide import FIRST_ENERGY, LEVEL, EnergyGuide, PowerModel
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.model.search.gaussian_process import SearchSpace
-from kernrec.model.search.genetic_search import FIRST, LEAST_ROUND, GeneticSearch, unsure
+from kernrec.model.search.genetic_search import FIRST, LEAST_ROUND, GeneticSearch, next_share
 from tests.helpers.depth import few_examples
 from tests.helpers.needs import needs
 
@@ -105,12 +105,12 @@ def test_whole_space_is_measured_without_repetition():
 def test_fraction_to_measure_grows_with_the_model_error(measured, off):
     truth = np.array(measured)
     error = np.array(off[: len(truth)])
-    small, large = unsure(measured, (truth + 0.5 * error).tolist()), unsure(measured, (truth + error).tolist())
+    small, large = next_share(measured, (truth + 0.5 * error).tolist()), next_share(measured, (truth + error).tolist())
     assert 0.0 <= small <= large <= 1.0
 
 
 def test_single_measurement_gives_no_model_error():
-    assert unsure([1.0], [1.0]) == 1.0
+    assert next_share([1.0], [1.0]) == 1.0
 
 
 GRID = np.stack(np.meshgrid(2.0 ** np.arange(8), 2.0 ** np.arange(6), [0, 1]), axis=-1).reshape(-1, 3)
