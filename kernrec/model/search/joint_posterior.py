@@ -347,7 +347,7 @@ class JointPosterior:
             gains[list(taken)] = -1.0
             best = int(gains.argmax())
             gain = float(gains[best])
-            # A second measurement also shows whether the model misjudges the problem, which removes this part of the regret.
+            # The second measurement also removes the regret of misjudging the problem.
             if len(self.measured(problem)) + len(chosen) == 1:
                 gain += self._misjudged(problem) * self._reach(problem)
             chosen.append((best, weight * gain))
