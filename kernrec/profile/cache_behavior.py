@@ -3,8 +3,8 @@
     reuse.<KiB>          fraction of sector loads that hit in an L1 of this size
     reuse.wait.<KiB>     fraction of warp loads whose sectors all hit in this L1. If several warps load a sector in the
                          same run of a basic block, the hit or miss of the first warp counts for all warps
-    again.<KiB>          fraction of sector loads whose sector the block accessed before, but more than this many KiB of
-                         other data ago. There are no such metrics if the fraction is 0 for every size
+    again.<KiB>          fraction of sector loads that repeat an earlier access of the block after accesses to more than
+                         this many KiB of other data. Missing if 0 for every size
     run.read, run.write  average length in bytes of the contiguous runs that a block reads or writes
     run.read.x, .y, .z   fraction of read runs that the next block along this axis continues. For writes: run.write.x
     atomic.own           probability that two atomic operations of one block access the same sector

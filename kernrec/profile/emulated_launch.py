@@ -70,7 +70,7 @@ def kernel_launch(
     constants: Mapping[str, np.ndarray] | None = None,
     entry: str | None = None,
 ) -> KernelLaunch:
-    """Convert a bound launch to the emulator's form. `entry` is the kernel's PTX name."""
+    """Convert a launch to the emulator's form. `entry` is the kernel's PTX name."""
     images = {
         f"texture {a.name}": image_of(a.name, a.dtype, a.extents, a.layers, a.layout)
         for a in bound.arguments

@@ -46,7 +46,7 @@ class RowGroup:
 
     @property
     def row_kind(self) -> str:
-        """Return the kind of tensor rows, such as `rows of 16 bytes`, or an empty string if unknown."""
+        """Return the alignment of matrix rows, such as `rows of 16 bytes`, or an empty string if unknown."""
         return row_kind(self.inputs.tunables)
 
     def __len__(self) -> int:
@@ -134,7 +134,7 @@ class Dataset:
         The kind is the first of these that applies:
 
         - `problem`, if there are at least 3 problems. Problems that differ only in dtype or layout count as one.
-        - `GPU` or `kernel`, whichever has more groups, if there are at least two groups.
+        - `GPU` or `kernel`, if there are at least two GPUs or kernels. The kind with more groups applies.
         - `tunable`: a group has the same value of one tunable. The tunable with the most distinct values is used.
         """
         by_problem = self.numbers("dims", "op")

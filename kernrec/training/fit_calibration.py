@@ -13,8 +13,8 @@ linear in the other multipliers:
 Iteratively reweighted, non-negative least squares minimize the weighted sum of log(r)**2, with r = predicted /
 measured. The weight log(r) / (r (r - 1)) gives (r - 1)**2 the gradient of log(r)**2. Without this weight, configs whose
 predicted time is too long would dominate. Every problem has the same weight. Measurements at the power limit are not
-used, because their clock is unknown. The multipliers of time are kept only if they reduce errors on held-out problems.
-This also holds for the multipliers of energy.
+used, because their clock is unknown. Multipliers are kept only if they reduce errors on held-out problems. This test is
+separate for time and energy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -196,7 +196,7 @@ def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
 
 
 def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]) -> CalibrationFit:
-    """Fit the calibration of one architecture. Keep the multipliers of time, and those of energy, only if they help."""
+    """Fit the calibration of one architecture. Keep multipliers only if they help, separately for time and energy."""
     problems = _problems(rows)
     count = min(len(problems), MOST_FOLDS)
     folds = [set(problems[start::count]) for start in range(count)]

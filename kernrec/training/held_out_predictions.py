@@ -117,7 +117,6 @@ def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
 
 
 def _predict(groups: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
-    """Predict a problem on a GPU. Each of the `groups` has rows of one kernel, and a model in `folds`."""
     pairs = list(zip(groups, [fold or (None, {}) for fold in folds], strict=True))
     of_groups = [_costs(group, *fold) for group, fold in pairs]
     predicted = {

@@ -60,11 +60,9 @@ class Calibration:
     gpus: tuple[str, ...] = ()
     problems: int = 0
     time_factor: tuple[float, float] | None = None
-    """Typical factor between predicted and measured latency: (without calibration, with calibration). It is None if
-    time is not calibrated."""
+    """Typical factor between predicted and measured latency: (without calibration, with calibration), or None."""
     energy_factor: tuple[float, float] | None = None
-    """Typical factor between predicted and measured energy: (without calibration, with calibration). It is None if
-    energy is not calibrated."""
+    """Typical factor between predicted and measured energy: (without calibration, with calibration), or None."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property

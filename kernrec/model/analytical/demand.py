@@ -1,6 +1,6 @@
 """Demand of a launch: the clock cycles and joules that a GPU needs per block and per trip of each loop.
 
-Clock cycles and joules are linear in the events (such as instructions) of a static profile. So they are computed once
+Clock cycles and joules are linear in the events (such as instructions) of a static profile. So both are computed once
 per kernel and GPU. A prediction multiplies them by the launch's numbers of blocks and loop trips.
 """
 
@@ -74,9 +74,9 @@ _EVENTS: Mapping[str, tuple[str, ...]] = {
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
-"""Memory events of the power model. An event's count is the sum of the metrics that end with these suffixes."""
+"""Memory events of the power model. An event's count is the sum of the metrics that end with the event's suffixes."""
 _LOCAL_IN_L1 = ("local.read_sectors", "local.write_sectors")
-"""Metrics of local memory at L1. The event `l2.sectors` excludes them, and includes `local.l2_sectors` instead."""
+"""Metrics of local memory that the event `l2.sectors` does not count. The event counts `local.l2_sectors` instead."""
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
@@ -127,7 +127,7 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """Return the index of the first code variant with the same rates, for each code variant."""
+        """Return, for each code variant, the index of the first code variant with equal rates, (C,)."""
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
@@ -229,7 +229,6 @@ class _Counts:
 
 
 def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Compute the quantity `in_turn`, an array of shape (1 + loops, C). `rows` contains the other quantities."""
     if not (stretches := counts.stretches):
         return counts.zeros
     shared = {kind: counts.total(f"shared.{kind}_wavefronts") for kind in _SHARED_KINDS}
@@ -290,7 +289,6 @@ def _float_clk(lanes: Mapping[str, float], counts: _Counts) -> Floats:
 
 
 def _f32_pipe_clk(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
-    """Return the clock cycles for which the f32 pipe is busy."""
     # Integer multiplications use half of the f32 pipe's lanes (Nsight Compute's documentation of the pipeline
     # FMAHeavy).
     products = counts.classes("imad")

@@ -69,7 +69,7 @@ class LaunchWork:
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
     - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` that other warps of the block hide with their work. NaN if unknown. The
       model then assumes that other warps hide all waits except one for each barrier.
-    - `LONE_WAITS`: Number of waits for L2 that the longest block does outside of loops and cannot hide with work.
+    - `LONE_WAITS`: Number of waits for L2 outside of loops that the longest block cannot hide with other work.
     - `LOOPS` and following: Two rows for each loop: the trips of all blocks, and the trips of the longest block.
     """
 

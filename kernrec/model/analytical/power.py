@@ -110,7 +110,7 @@ class PowerModel:
     leakage_w: float
     """Leakage at nominal voltage in watts."""
     leakage_exponent: float
-    """Exponent of the core voltage to which leakage is proportional."""
+    """Exponent e of the leakage, which is proportional to (core voltage) ** e."""
     clock_w: float
     """Power of the clock tree at nominal clock and voltage in watts."""
     tdp_w: float
@@ -147,7 +147,7 @@ class PowerModel:
         rise = chip.get("low_power_rise" if saves else "rise", chip.get("rise", 0.0))
         curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), rise)
         volts = float(curve.over_knee(boost))
-        # Wide buses and large memories need more devices. The larger of the two numbers applies.
+        # The bus and the memory size each require a number of devices. The larger number applies.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
         exponent = chip.get("geforce_leakage_exponent", 1.0) if geforce and not saves else 1.0

@@ -1,7 +1,7 @@
 """Times that a power limit sustains: the minimum time for a problem, and the time of a launch in long runs.
 
-The minimum time is that of an ideal launch. It performs only the problem's operations, at the peak rate, and moves each
-byte once. Bytes that fit in L2 cause no DRAM traffic. A power limit lowers the clock of the ideal launch, too.
+An ideal launch performs only the problem's operations, at the peak rate, and moves each byte once. Bytes that fit in L2
+cause no DRAM traffic. A power limit lowers the clock. The time of an ideal launch is the minimum time for a problem.
 """
 
 from functools import lru_cache
@@ -18,8 +18,7 @@ _THREADS = 32
 _WIDE = ("f16", "tf32")
 """Data types whose multiplications take more energy than those of bf16, because their significands are wider."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops whose number of operations no algorithm reduces. For example, Winograd's algorithm reduces that of
-convolutions."""
+"""Ops whose number of operations no algorithm reduces, unlike Winograd's algorithm for convolutions."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ _RELEASED: Mapping[str, Mapping[str, str]] = {
     },
     "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
 }  # fmt: skip
-"""Release dates, keyed by backend, then by version. A date is that of the first wheel on PyPI (looked up on 28 November
-2026), or empty if there is no wheel."""
+"""Release dates of the first wheels on PyPI (looked up on 28 November 2026), keyed by backend, then by version. Empty
+if there is no wheel."""
 _TO = " to "
 
 

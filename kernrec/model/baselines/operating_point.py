@@ -62,7 +62,7 @@ def at_point(
         predictions: Predictions for the default power limit and an unlocked clock. Pass all predictions that will be
             compared, because they share the energy of core events.
         point: Power limit and clock.
-        problem: Problem of the predictions, or None if unknown. It determines the minimum time.
+        problem: Problem of the predictions, or None if unknown. The problem determines the minimum time.
     """
     power, baselines = PowerModel.for_gpu(gpu), list(predictions)
     limit_w = None if point.power_limit_w is None else float(point.power_limit_w)

@@ -186,7 +186,7 @@ class Kind:
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Return the data type and layout of the recordings, or None if the problems have them."""
+        """Return the data type and layout of the recordings, or None if the problems have this data type and layout."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 

@@ -22,7 +22,7 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_ROWS = 1000
-"""Maximum number of measurements in a fit. From more measurements, evenly spaced ones are selected."""
+"""Maximum number of measurements in a fit. If there are more, evenly spaced measurements are selected."""
 FEW_ROWS = 32
 """Maximum number of measurements for which all features share one length scale."""
 _OFFSET_PRIOR = 0.5  # The offset is shrunk toward zero with the weight of this many measurements.

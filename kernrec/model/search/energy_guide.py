@@ -60,7 +60,7 @@ def _conformal(scores: Array) -> float:
     half-normal distribution."""
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
-    # For each score: the fraction of all errors, measured and assumed, that do not exceed it.
+    # `share` is the fraction of all errors, measured and assumed, that are at most each score.
     prior = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
     share = (_PRIOR_WEIGHT * prior + np.arange(1, len(order) + 1)) / (count + 1.0)
     above = np.flatnonzero(share >= LEVEL)

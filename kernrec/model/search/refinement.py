@@ -14,8 +14,8 @@ from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.model.search.relearning import LEAST
 
 _NEAR_TOP, _IN_TURN = 6, 2
-"""Numbers of problems whose gains are updated before each decision: those of greatest gain, and those updated longest
-ago."""
+"""Numbers of problems whose gains are updated before each decision: problems of greatest gain, and problems updated
+longest ago."""
 _LONGEST = 4
 """Maximum number of measurements in a visit."""
 _RELEARNED_EVERY = 1.5
@@ -84,8 +84,7 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """Return the next visit of a problem: that of greatest gain per second. Return None if no visit is left.
-        Problems in `without` are skipped."""
+        """Return the visit of greatest gain per second, or None if no visit is left. Skip the problems in `without`."""
         rates = self._rates(without)
         oldest = np.argsort(self._as_of, kind="stable")[:_IN_TURN]
         for problem in {*np.argsort(-rates)[:_NEAR_TOP].tolist(), *oldest.tolist()}:
@@ -136,9 +135,8 @@ class Refinement:
 
     def forecast(self, seconds: float) -> float:
         """Return by how much the weighted mean regret is expected to fall within `seconds` of measuring. The forecast
-        is too low for long times."""
+        is too low for long times, because only a few measurements of each problem are planned."""
         gain = 0.0
-        # Only the next few measurements of each problem are planned, so this is too low for long times.
         for visit in self.visits():
             gain += visit.gain * min(1.0, max(0.0, seconds) / visit.seconds)
             seconds -= visit.seconds

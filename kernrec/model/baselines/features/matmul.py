@@ -24,7 +24,7 @@ FEW_ROWS = 16
 """Rows or columns below which a matmul outside of tensor cores runs as a matrix times a few vectors."""
 
 _SMALL_TILE = 0.25
-"""Exponent e for small tiles. Their rate is that of a 128 x 128 tile times (area / 128**2) ** e."""
+"""Exponent e for small tiles, whose rate is (area / 128**2) ** e times the rate of a 128 x 128 tile."""
 _WAVES = ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64))
 """Tiles whose number of waves is a feature."""
 _TIMED = (*((rows, across, 1) for rows, across in _WAVES), (128, 128, 4))
