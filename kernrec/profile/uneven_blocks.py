@@ -120,7 +120,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)
             continue
-        # Of the blocks between two emulated blocks, each of the two levels gets half.
+        # Each of the two levels gets half of the blocks between the two emulated blocks.
         end = total if following == total else (block + following) // 2 + 1
         middle = min(max((start + end) // 2, alike[0]), alike[-1])
         parts.append(Level(middle, end - start, seen[block]))

@@ -135,7 +135,7 @@ class Dataset:
 
         - `problem`, if there are at least 3 problems. Problems that differ only in dtype or layout count as one.
         - `GPU` or `kernel`, if there are at least two GPUs or kernels. The kind with more groups applies.
-        - `tunable`: a group has the same value of one tunable. The tunable with the most distinct values is used.
+        - `tunable`: rows with the same value of one tunable. The tunable with the most distinct values is used.
         """
         by_problem = self.numbers("dims", "op")
         if by_problem.max() >= 2:

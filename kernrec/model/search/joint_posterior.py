@@ -336,8 +336,8 @@ class JointPosterior:
         standard deviation of a measured log cost."""
         mean, covariance = self.expectation(problem)
         weight = self.contenders(problem).weight
-        # The distances of costs to the limit of the hardware are assumed to be exponentially distributed. The mean of
-        # the minimum of n distances is 1/n of their mean, so n measurements divide the reach by n.
+        # The distance of a cost to the hardware's limit is assumed to be exponentially distributed. On average, the
+        # smallest of n distances is 1/n of a single distance, so n measurements divide the reach by n.
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         taken = {row.contender for row in self.measured(problem)} | self._blocks[problem].given_up
         chosen: list[tuple[int, float]] = []
