@@ -43,8 +43,7 @@ def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions)
     """Return the levels of work in a one-dimensional grid, in block order, or none if all blocks do equal work.
 
     Work is assumed to be equal if no branch depends on the block. Work is also assumed to be equal if no loop stores to
-    global memory, unless the last two blocks are idle. The first and the last block may have partial tiles, so each of
-    them counts like its neighbor.
+    global memory, unless the last two blocks are idle. The first and the last block count like their neighbors.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)

@@ -239,7 +239,6 @@ def _mixed_radix(genes: Array, values: Array) -> Array:
 
 
 def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
-    """Return points that represent configs by their tunables and log predicted latencies."""
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
     # Replace a missing tunable by the mean value.
     columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))
