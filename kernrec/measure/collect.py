@@ -63,7 +63,7 @@ def collect(
             if chooser.needs_energy and not session.probe.measures_energy:
                 raise KernrecError("energy is not measured on this device; --objective latency needs none")
             for problem in chooser.recalled:
-                chooser.begin(filter(session.is_present, device.earlier(journal.database, problem)))
+                chooser.begin(filter(session.has_limits_of, device.earlier(journal.database, problem)))
             while (visit := chooser.next()) is not None:
                 begun_s = session.clock()
                 yield replace(visit, earlier=tuple(device.earlier(journal.database, visit.problem)))
@@ -122,12 +122,11 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Run a campaign at each operating point of a GPU. Return pairs of a point and its result. Stop early if a campaign
-    does.
+    """Run a campaign at each operating point of a GPU. Skip the remaining points if a campaign fails or is stopped.
 
     Args:
         points: Power limits and clocks, checked before the first campaign. The GPU's settings are restored at the end.
-        request, report, stopping: See `collect`, also for errors. The request must be for one GPU of this machine.
+        request, report, stopping: As for `collect`. The request must be for one GPU of this machine.
     """
     if tuple(points) == (DEFAULT_POINT,):
         return [(DEFAULT_POINT, collect(request, report, stopping))]

@@ -15,13 +15,13 @@ from kernrec.store.schema import with_derived
 
 @dataclass
 class OpCoverage:
-    """Number of measured and recorded layers of an op on a GPU."""
+    """Amount of measurements and published recordings of an op on a GPU."""
 
     layers: int
     """Number of layers of the op in the standard workloads."""
     measured: int = 0
     recorded: int = 0
-    """Number of layers with shipped recordings of backends."""
+    """Number of layers with a shipped, published time of a backend such as vLLM or cuBLAS."""
     configs: int = 0
     """Number of measured combinations of config, problem and operating point."""
     energies: int = 0

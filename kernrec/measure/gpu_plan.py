@@ -10,8 +10,7 @@ The survey also measures configs with slow predictions, so that models learn the
 
     kernel      each kernel of each op in turn, in a new random order every round
     problem     among the kernel's problems, the one with the fewest draws so far
-    configs     a random pool -> configs predicted within `SLOWEST` times the fastest of the pool -> sorted by predicted
-                time and divided into as many parts as configs are wanted -> a random config of each part
+    configs     a random config from each quantile of predicted time, without very slow configs (`SLOWEST`)
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -132,8 +131,8 @@ USUAL_BUDGET_S = 600.0
 _FIXED_SHARE = 0.1
 """Maximum fraction of the remaining time for each problem of the fixed part."""
 _ENERGY_EVERY = 5
-"""Energies are measured in one of this many visits. The number is odd, because the survey and the refinement
-alternate."""
+"""Number of visits from one energy measurement to the next. The number is odd, so that both the survey and the
+refinement measure energies."""
 
 
 class GpuPlan(Chooser):
@@ -152,7 +151,7 @@ class GpuPlan(Chooser):
             self._survey = Survey(subject, sampled_kernels(on_gpu), request.seed)
             self._planner = RefinePlanner(on_gpu, subject)
         self._refining = False  # whether the refinement planner chose the visit in progress
-        # After the survey's first round: how many more configs the refinement has measured than the survey.
+        # Number of configs of the refinement minus number of configs of the survey, after the survey's first round.
         self._ahead = 0
         self._visits = 0
 

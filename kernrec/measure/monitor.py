@@ -176,8 +176,8 @@ def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, s
     def take_sample() -> None:
         show(reader.read(time.monotonic() - start_s))
 
-    # The terminal also sends the first two signals to the command, so do nothing here. Do not ignore them, because the
-    # command would inherit that. It does not inherit handlers.
+    # The terminal also sends SIGINT and SIGQUIT to the command, so do nothing here. Use a function instead of SIG_IGN,
+    # because the command would inherit SIG_IGN.
     handlers: dict[signal.Signals, Any] = dict.fromkeys(_signals("SIGINT", "SIGQUIT"), lambda *_: None)
     handlers |= dict.fromkeys(_signals("SIGTERM", "SIGHUP"), pass_on)
     with _handled(handlers):
@@ -189,7 +189,7 @@ def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, s
             failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
             raise failure from None
         try:
-            for number in received:  # These signals arrived while the command was starting.
+            for number in received:  # Pass on signals that arrived while the command was starting.
                 process.send_signal(number)
             due_s = time.monotonic() + period_s
             while not _has_ended(process, due_s - time.monotonic()):

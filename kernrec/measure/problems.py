@@ -12,7 +12,7 @@ from kernrec.recommender.networks.layers import NetworkRequest, layers_of, shape
 def select_layers(
     op: str | None, shape: str | None, workload: str | None, dtype: str | None, layout: str | None
 ) -> list[Layer] | None:
-    """Return the layers to measure that a user names on the command line. Return None if the user names none.
+    """Return the layers that command-line options select for measuring. Return None if no option selects a layer.
 
     Args:
         op: Name or alias of an op. If it is None or `all`, select every op that some kernel computes.

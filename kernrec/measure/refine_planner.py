@@ -169,7 +169,7 @@ class RefinePlanner(Chooser):
         )
 
     def _measured(self, problem: int, measurement: Measurement) -> Measured | None:
-        """Return the cost that a new measurement adds, or None.
+        """Return the cost of a new measurement for the posterior, or None if the measurement adds no cost.
 
         For latency, only a contender's first measurement adds a cost. A failed config is no longer a contender.
         """

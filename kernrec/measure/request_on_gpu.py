@@ -33,7 +33,7 @@ class RequestOnGpu:
 
     @property
     def problems(self) -> list[WantedProblem]:
-        """Requested problems. By default, they have the layout of recommendations for the GPU."""
+        """Requested problems. Problems without a requested layout have the layout that kernrec recommends."""
         wanted = self.request.wanted
         free = [each for each in wanted if isinstance(each, Layer) and each.layout_free]
         moved = {}
@@ -44,8 +44,8 @@ class RequestOnGpu:
 
     @cached_property
     def recordings(self) -> list[tuple[WantedProblem, Recording]]:
-        """(problem, recording) for each requested problem that was recorded on the GPU, by default for all recorded
-        problems. Raise `UsageError` if there are none."""
+        """Requested problems that were recorded on the GPU, with their recordings. Return all recordings if no problem
+        was requested. Raise `UsageError` if there are none."""
         assert self.request.recording is not None
         keys = {key: each for each in self.request.wanted for key in _recorded_keys(each)}
         by_key = {each.problem.key: each for each in load_recordings(self.request.recording, self.gpu.name)}

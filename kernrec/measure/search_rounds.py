@@ -27,7 +27,7 @@ WEIGHTS = {
     Objective.EDP: (1.0, 1.0),
     Objective.PARETO: None,
 }
-"""Exponents of latency and energy in the product to minimize, keyed by objective. A Pareto front has no product."""
+"""Exponents of latency and energy in the product to minimize, keyed by objective. None for two separate costs."""
 _ORDERED = 2
 """Number of configs that must have run before cost models can choose the next configs."""
 _LEAST_TOGETHER = 2
@@ -80,7 +80,7 @@ class SearchRounds(Chooser):
         self._round, self._size = 0, 0  # number and size (in configs) of the current round
         self._latencies: list[int] = []  # configs of the current round that are not in any visit yet
         self._energies: list[int] = []  # configs for energy measurements that are not in any visit yet
-        # round of each visit in progress, keyed by the id of its tasks; None if the visit measures energies
+        # Maps `id(visit.tasks)` of each visit in progress to its round, or to None if the visit measures energies.
         self._pending: dict[int, int | None] = {}
         self._round_over = True  # whether a round has just ended and its energy measurements are to be chosen
         self._energy_gpu: str | None = None
@@ -99,7 +99,7 @@ class SearchRounds(Chooser):
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
         if self._left <= 0 and not self._latencies and not self._energies:
-            return None  # Skip the last round's energies, because no round follows.
+            return None  # No later round would use the energies of the last round, so do not measure them.
         self._ask_energies()
         if self._energies and (self._energy_gpu == gpu or self._energy_gpu not in gpus):
             self._energy_gpu = gpu
@@ -126,7 +126,7 @@ class SearchRounds(Chooser):
     def _begin_round(self) -> bool:
         """Begin another round of latency measurements. Return False if there are no configs to measure."""
         if self._pending and len(self._steps.ran()) < _ORDERED:
-            return False  # Wait, because more results are needed to choose better configs than in the first round.
+            return False  # Wait for the results that cost models need.
         self._latencies = self._steps.latency_round()
         if self._left < len(self._latencies):
             self._latencies = self._latencies[: int(self._left)]

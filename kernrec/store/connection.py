@@ -58,7 +58,7 @@ def connect_memory() -> "DuckDBPyConnection":
 def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
     """Yield a connection that can read only one Parquet file, and the SQL name of the file's rows."""
     with ExitStack() as stack:
-        if any(char in str(path) for char in "*?["):  # DuckDB would read these characters as a pattern.
+        if any(char in str(path) for char in "*?["):  # DuckDB would read such a path as a pattern.
             import shutil
 
             path = shutil.copyfile(path, stack.enter_context(scratch_folder()) / "rows.parquet")
@@ -161,7 +161,7 @@ def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
     if (connection := _open.get((real, read_only))) is not None:
         import duckdb
 
-        with suppress(duckdb.Error):  # A closed connection raises an error.
+        with suppress(duckdb.Error):  # The connection may have been closed.
             return connection.cursor()
     return None
 

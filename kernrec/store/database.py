@@ -55,8 +55,8 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("gpu_scale", "bundle", "withdrawn")},
 }
-"""SQL queries that replace tables in another person's file, keyed by table name. They set the same unknown contributor
-for all rows."""
+"""SQL queries that replace tables in another person's file, keyed by table name. In the results, the contributor of
+every row is unknown."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -157,7 +157,7 @@ class Database(DatabaseQueries):
         Args:
             mark: Result of the check, to be cached (`marks.Mark`). If None, cache nothing.
             state: Result of `marks.file_state` at the check, or empty if the file may have changed since.
-            filtered: Whether to hide the faulty rows in `mark`. Then another person's file also hides who contributed.
+            filtered: Whether to hide the faulty rows in `mark`, and the contributors if another person owns the file.
         """
         existed = path.exists()
         if create and not read_only and not existed:
@@ -214,7 +214,7 @@ class Database(DatabaseQueries):
         self._connection.close()
         if self._written and self.mark is not None:
             state = file_state(Path(self.path))
-            if inode_of(state) == self._written:  # Otherwise, another file has replaced this one.
+            if inode_of(state) == self._written:  # Skip this if another file has replaced the database.
                 write_mark(Path(self.path), replace(self.mark, state=state, writing=""))
                 renew(Path(self.path), type(self).open)
 
@@ -359,7 +359,7 @@ class _ReplacedError(UsageError):
 
 def _check_opened(path: Path, state: str, read_only: bool) -> None:
     now = file_state(path)
-    # If there is a DuckDB log, opening the file for writing changes the file. Then compare only the inode.
+    # Opening a file for writing applies its DuckDB log, which changes the state except for the inode.
     exact = read_only or state.endswith("\n")
     if state and (inode_of(now) != inode_of(state) or not has_open(state) or (exact and now != state)):
         raise _ReplacedError(f"{path} was replaced while it was opened")

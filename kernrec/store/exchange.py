@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHECKED = "checked.duckdb"
 """Name of a database file with checked measurements."""
 SOURCES = "sources.parquet"
-"""Name of a file that lists which group of segments contains each measurement (`measurement_id`, `number`)."""
+"""Name of a file that maps each measurement to the number of its bundle (columns `measurement_id` and `number`)."""
 MEASUREMENTS = "checked.main.measurement"
 """SQL name of the measurements in the file `CHECKED`."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
@@ -89,7 +89,7 @@ def add_rows(
 def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[str, str]]:
     sources = {}
     for table in TABLES:
-        # Skip withdrawals: each applies only to the database that contains it.
+        # Skip withdrawals of measurements, because they are valid only in their own database.
         if table != "retraction" and any(folder.glob(files := f"{table}*.parquet")):
             sources[table] = f"read_parquet({quoted(folder / files)}, union_by_name = true)"
     if not (folder / CHECKED).exists():
@@ -132,8 +132,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # `concat` skips NULL, so put each comma into the part that it belongs to. The entry `table` has none, because
-        # every row has it. `||` returns NULL if a value is NULL. It is slow, so use it only for optional columns.
+        # Attach each comma to a column's text, so that `concat` skips the comma if the column is NULL. `table` is never
+        # NULL and has no comma. `||` returns NULL if a value is NULL. It is slow, so use it only for optional columns.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]

@@ -1,8 +1,9 @@
 """Manage the user's key pair and the trusted keys, and sign and verify documents with Ed25519.
 
-~/.config/kernrec/trusted.json public keys that the user trusts, each with a name that the user chose
-~/.config/kernrec/key the user's private key, readable only by the user ~/.config/kernrec/key.pub the user's public
-key
+The keys are in the folder `~/.config/kernrec`:
+
+    trusted.json   public keys that the user trusts, each with a name that the user chose
+    key, key.pub   the user's private key and public key
 """
 
 import json

@@ -122,7 +122,7 @@ def report_value(name: str, value: Any) -> Any:
 
 
 NEWEST_PROTOCOL = 1
-"""Newest supported version of the measuring protocol (docs/protocol.md). Keep it equal to `db/schema/views.sql`."""
+"""Newest supported version of the measuring protocol (docs/protocol.md). Also change it in `db/schema/views.sql`."""
 
 
 class Outcome(StrEnum):

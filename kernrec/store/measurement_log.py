@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class MeasuredAnswer:
     """Measured costs of one config for one GPU and problem, at one power limit and clock setting.
 
-    The costs are medians over contributors, of the median over each contributor's sessions (`db/schema/views.sql`). The
-    user's own rows take precedence over other people's, and rows of the newest protocol over older rows. Rows from MIG
-    slices do not count.
+    Each cost is a median over contributors. The cost of one contributor is the median over that person's sessions
+    (`db/schema/views.sql`). The user's own rows take precedence over other people's rows, and rows of the newest
+    protocol take precedence over older rows. Rows from MIG slices do not count.
 
     The 90 % intervals include the differences between sessions and between contributors. They are None if only one
     session measured the config and stored no interval.
@@ -87,7 +87,7 @@ class Evidence:
     """Configs of the requested kernels that failed and did not succeed later. An incorrect config stays in this list
     even if it succeeded later, because races are intermittent."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """Fastest config of the other kernels, for each power limit and clock setting."""
+    """Fastest config of all kernels that were not requested, for each power limit and clock setting."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
         """Combine the evidence for one problem that was stored under two keys."""
@@ -122,8 +122,8 @@ _COMBINED = 5  # Number of columns of `ANSWERS` from `merged` to the last one.
 
 _ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz"
 
-# Query the database of pulled rows (kernrec/store/share/pulled.py) for the columns that identify a config, as in
-# `ANSWERS`, and for the signers of the config's rows.
+# Query the signers of each config's rows in the database of pulled rows (kernrec/store/share/pulled.py). The first
+# columns identify the config, as in `ANSWERS`.
 SIGNERS = """
     SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
@@ -218,7 +218,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     foreign: dict[_Row, _Row] = {}
     failures: list[_Row] = []
     for log in logs:
-        # Process the user's own rows first, so that no merged row with another key replaces a row of the same config.
+        # Process the user's own rows first, so that other people's rows of the same config do not replace them.
         for row in sorted(log.answers.get(problem_key, ()), key=itemgetter(_MERGED)):
             if row[0] in names:
                 config_key = (*row[:3], *row[_LIMITS])

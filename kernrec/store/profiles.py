@@ -70,17 +70,18 @@ class ProfileTable:
     variant_keys: tuple[str, ...]
     """Key of each row's variant, in ascending order."""
     registers: np.ndarray
-    """Registers per thread, as int64 of shape (rows,). The next three fields have the same shape."""
+    """Registers per thread. This array and the three arrays of bytes are int64 arrays of shape (rows,)."""
     spill_bytes: np.ndarray
     stack_bytes: np.ndarray
     static_smem_bytes: np.ndarray
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Numbers of events, as float64 of shape (rows, metrics, terms). Missing metrics are 0."""
+    """Numbers of events, as float64 of shape (rows, metrics, 1 + loops). The last axis has the events per block, and
+    then the events per iteration of each loop. Missing metrics are 0."""
 
     def column(self, metric: str) -> np.ndarray:
-        """Return a metric of each row per block, (rows,), without loops."""
+        """Return the events of one metric per block, outside of loops, as an array of shape (rows,)."""
         if metric not in self.metrics:
             return np.zeros(len(self.variant_keys))
         return self.counts[:, self.metrics.index(metric), 0]
@@ -138,7 +139,7 @@ def query_profiles(
     """Return a kernel's static profiles in an SQL table, keyed by launch number."""
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]
-    # A second query with the same row order returns all `counts` as one flat array. `ends` has the end of each row.
+    # A second query returns the `counts` of all rows as one flat array. The counts of row i end at `ends[i]`.
     columns = connection.execute(
         "SELECT launch, entry, code_key, registers, spill_bytes, stack_bytes, static_smem_bytes, compiler, metrics, "
         f"terms {chosen}",

@@ -62,7 +62,7 @@ class DatabaseQueries:
         return target, int(rows)
 
     def rows(self, table: str, **equal: object) -> list[dict[str, object]]:
-        """Return the rows of a table or view that match the column values in `equal`."""
+        """Return the rows of a table or view. Keyword arguments select rows by the value of a column."""
         if table not in (*TABLES, *derived()):
             raise unknown("table", table, (*TABLES, *derived()))
         with one_line(self.path):
@@ -85,7 +85,7 @@ class DatabaseQueries:
         return store_rows.columns(self._connection, table)
 
     def measurements(self, **equal: object) -> "list[Measurement]":
-        """Return the measurements that match the column values in `equal`, except withdrawn measurements."""
+        """Return all measurements that are not withdrawn. Keyword arguments select rows by the value of a column."""
         from kernrec.store.measurement import Measurement
 
         configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in self.rows("config")}

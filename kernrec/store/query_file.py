@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _FORM = 2
 _TOGETHER = 20_000
-"""Maximum number of rows from which one query derives several entries, which takes up to half a second."""
+"""Maximum number of database rows to process for additional entries. Processing takes up to half a second."""
 _TAIL = 8
 """Bytes at the end of the file that hold the length of the index."""
 _INDEX = ("keys", "starts", "stops")
@@ -118,8 +118,8 @@ class QueryFile:
         entry = self._entry(_KERNELS)
         return [] if entry is None else _rows(entry[0]["kernels"], _KERNEL)
 
-    def names(self) -> dict[_Name, int]:
-        """Return the number of database rows from which each entry is derived, keyed by entry name."""
+    def row_counts(self) -> dict[_Name, int]:
+        """Return the number of database rows that determine each entry, keyed by entry name."""
         entry = self._entry(_NAMES)
         return {} if entry is None else {tuple(name): count for name, count in entry[0]["counts"]}
 
@@ -192,10 +192,10 @@ def wrong_entries(path: Path, open_database: "Opener") -> int:
     mark = read_mark(path)
     stored = _stored(path, mark)
     if stored is None or not mark.holds(file_state(path)) or stored.made_of != _made_of(path, mark):
-        return 0  # No query uses this file.
+        return 0  # Queries do not use a missing or outdated query file.
     with open_database(path) as database:
         true = QueryFile(b"".join(_empty(database, stored.made_of)))
-        filled = {name: content for name in true.names() if (content := stored.content(name))}
+        filled = {name: content for name in true.row_counts() if (content := stored.content(name))}
         wrong = sum(content != filled[name] for name, content in _derived(database, filled, _is_pulled(path)))
     wrong += sum(stored.content(name) != true.content(name) for name in (_KERNELS, _NAMES))
     wrong += stored._facts != true._facts or len(stored._keys) != len(true._keys)
@@ -220,8 +220,8 @@ def _stored(path: Path, mark: Mark, fill: _Fill | None = None) -> QueryFile | No
 
 
 def _made_of(path: Path, mark: Mark) -> list[str]:
-    """Return texts that identify the inputs of a query file: the rules, and the database's owner, state and faulty
-    rows."""
+    """Return texts that identify the inputs of a query file: the SQL queries, and the owner, state and faulty rows of
+    the database."""
     own, faults = is_own(path, mark), json.dumps(mark.faults, sort_keys=True)
     return [_rule(), str(_is_pulled(path)), str(own), mark.state, sha256(faults.encode()).hexdigest()]
 
@@ -240,7 +240,7 @@ _LOGS = """
 _PROFILES = "SELECT 'profiles', kernel, kernel_hash, sm::VARCHAR, count(*) FROM db.profile GROUP BY ALL ORDER BY ALL"
 _MEASUREMENTS = f"SELECT count(*), ({RETRACTED}) FROM db.measurement"
 _ENDS_PER_ROW = 10
-"""Number of keys to compare in the time that deriving an answer takes per row."""
+"""Comparing this many keys takes as long as computing an answer from one row."""
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
@@ -284,8 +284,8 @@ def _index(facts: Mapping[str, Any], *arrays: np.ndarray) -> Iterator[bytes]:
 
 
 def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
-    """Return the names of the entries to derive now: first `name`, then other empty entries from few rows."""
-    counts = file.names()
+    """Return the names of the entries to fill now: `name`, and more empty entries with at most `_TOGETHER` rows."""
+    counts = file.row_counts()
     rows = counts.get(name, 0) if name else 0
     names = [name] if name in counts else []
     # Entries for the same GPU come first.

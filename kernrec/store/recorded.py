@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
 """Columns that describe a row and its source, in the sort order of the files."""
 WIDTHS = ("fastest", "slowest", "power_error")
-"""Columns that define 90 % intervals. The interval of the time is from `fastest` to `slowest` times the recorded time.
-`power_error` is the relative half-width of the interval of the power."""
+"""Columns that define 90 % intervals. `fastest` and `slowest` are the ends of the interval of the time, divided by the
+recorded time. `power_error` is the relative half-width of the interval of the power."""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class Stack:
         return evidence(logs, kernels, problem_key)
 
     def measurements(self) -> int:
-        """Return the number of measurements, except pulled rows, which train no model."""
+        """Return the number of measurements for training models. Pulled rows do not count."""
         self._refresh()
         return sum(file.measurements for path, file in self._files.items() if path != self._pulled)
 

@@ -1,6 +1,6 @@
 """Provide `cached_property` without the lock of the standard library's version in Python 3.11.
 
-Classes of which a query creates many instances use it. For others, the lock does not matter.
+Use the decorator in classes with many instances per query. In other classes, the lock takes little time.
 """
 
 from collections.abc import Callable

@@ -59,7 +59,7 @@ SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("t", ("thread_m", "thread_n")),
     ("o", ("out_p", "out_q")),
 )
-"""Groups of tunables that a short config prints together, joined by x: (prefix, tunables)."""
+"""(prefix, tunables) of each group that a short config prints as one part, such as `w64x32`."""
 
 LETTERS: dict[str, tuple[str, int | None]] = {
     "head": ("h", None),
@@ -103,7 +103,7 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""Prefix of each other tunable in a short config, and the value that is not printed. A switch prints only its
+"""(prefix, omitted value) of each tunable that is printed alone in a short config. Boolean tunables print only their
 prefix."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 

@@ -102,7 +102,7 @@ def _init(
         if next(instances, None) is None and cls.__dict__["__init__"] is __init__:
             type.__setattr__(cls, "__init__", own())
         if args and kw_only:
-            own()(self, *args, **named)  # Raise the usual error.
+            own()(self, *args, **named)  # Raise `TypeError` for wrong arguments.
         values = self.__dict__
         if len(args) == count and not named:
             values.update(zip(names, args))  # noqa: B905 - `strict` takes longer than the check above
@@ -111,7 +111,7 @@ def _init(
             if len(values) != count or len(args) + len(named) != count or not every.issuperset(named):
                 values.update(defaults := _defaults(cls, names, described, values))
                 if not every.issuperset(named) or len(args) + len(named) + len(defaults) != count:
-                    own()(self, *args, **named)  # Raise the usual error.
+                    own()(self, *args, **named)  # Raise `TypeError` for wrong arguments.
         if finish:
             self.__post_init__()
 

@@ -31,7 +31,7 @@ from kernrec.store.measurement import CodeInfo, Measurement, Outcome, ProblemRec
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
 """Fractions of a problem's time at which screening and coarse energy measurements end."""
 _LOOKAHEAD = 128
-"""Number of scheduled configs among which to look for a compiled config."""
+"""Number of scheduled configs from which the campaign takes the first compiled config."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Campaign:
 
     @property
     def spent(self) -> bool:
-        """Whether the budget of time or of configs is used up."""
+        """Whether the time limit or the maximum number of configs has been reached."""
         return self.session.clock() >= self._end_s or self._configs_left() == 0
 
     def end(self) -> None:
@@ -141,7 +141,7 @@ class Campaign:
         except MeasurementFailure as failure:
             self._note(f"{planned.problem.key} is skipped: {failure}")
             self._run = None
-            # Only end the block. Without inputs, measurements that drift made unreliable cannot be repeated.
+            # End the block, but repeat no measurements, because they need the problem's inputs.
             session.begin_problem(None)
             blocks.close()
 
@@ -153,7 +153,7 @@ class Campaign:
         result.configs += configs
         history = ProblemHistory()
         for measurement in planned.earlier:
-            if self.session.is_present(measurement):
+            if self.session.has_limits_of(measurement):
                 history.add(measurement)
                 if not visited:
                     result.add_earlier(measurement)
@@ -288,7 +288,7 @@ class Campaign:
         return measurement
 
     def _now(self) -> datetime:
-        # Do not read the clock again, because the user may set it during the campaign.
+        # Use the monotonic clock, because the user may change the computer's time during the campaign.
         began, began_s = self._began
         return began + timedelta(seconds=time.monotonic() - began_s)
 

@@ -16,7 +16,7 @@ from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.measurement import CodeInfo, Outcome
 
 VARIANTS_AHEAD = 64
-"""Maximum number of compiled variants that wait to be measured."""
+"""Maximum number of compiled kernels that wait to be measured."""
 _STOP_LIMIT_S = 10.0
 
 
@@ -107,8 +107,8 @@ class CompileQueue:
 
 
 def launchable_code(task: Task, variant: CompiledVariant, sm: int) -> CodeInfo:
-    """Return the properties of a task's code. Raise `MeasurementFailure` if it did not compile or cannot be
-    launched."""
+    """Return the compiler flags, registers and shared memory of a task's code. Raise `MeasurementFailure` if the task
+    did not compile or cannot be launched."""
     if variant.error is not None:
         raise MeasurementFailure(Outcome.COMPILE, variant.error)
     if task.kernel is None:

@@ -3,9 +3,9 @@
     references -- measurements of block 0 -- references -- measurements of block 1 -- references
 
 The references are two kernels that are measured between blocks. If their costs change during a block, the GPU has
-drifted, and the block's measurements are invalid. A block ends with its problem, with the worker process, or after a
-minute. It also ends after a quarter of the session's time so far, but not before four seconds. So after a kill, the
-next run repeats at most about a quarter of the measurements.
+drifted, and the block's measurements are invalid. A block ends with its problem, with the worker process, or at
+its time limit. The time limit is a quarter of the session's time before the block, but at least 4 s and at most 60 s.
+After a kill, the next run therefore repeats at most about a quarter of the measurements.
 """
 
 import math
@@ -46,7 +46,7 @@ class DriftMonitor:
         """Latest energy divided by baseline energy, for the reference kernel that changed most."""
 
     def drifted(self, costs: References) -> str | None:
-        """Describe changes of the costs that count as drift. Return None if there are none."""
+        """Return a message if a cost has changed by more than its limit, else None."""
         changes = [
             (name, words, costs_of[cost] / self._baseline[name][cost] - 1.0, limit)
             for cost, words, limit in (("latency_s", "latency", LATENCY_DRIFT), ("energy_j", "energy", ENERGY_DRIFT))
@@ -189,8 +189,8 @@ class DeviceSession:
             self.idle_w = self.request(_CONTROL_LIMIT_S, "idle")
             self._idle_measured_s = self.clock()
 
-    def is_present(self, measurement: Measurement) -> bool:
-        """Return whether the GPU still has the power limit, clocks and MIG mode of a measurement."""
+    def has_limits_of(self, measurement: Measurement) -> bool:
+        """Return whether the GPU has the same power limit, clocks and MIG mode as during a measurement."""
         return measurement.limits == self.opened_info.measured_device().limits
 
     def measure(self, task: Task, tier: Tier, best_s: float | None) -> DeviceReport:
@@ -216,7 +216,7 @@ class DeviceSession:
 REFERENCE_S = 60.0
 """Maximum duration of a block in seconds."""
 _FIRST_S, _SHARE = 4.0, 0.25
-"""Minimum duration of a block in seconds, and its usual fraction of the session's time so far."""
+"""Minimum duration of a block in seconds, and its duration as a fraction of the session's time before the block."""
 
 
 @dataclass(frozen=True)
@@ -240,15 +240,14 @@ class BlockControl:
         self.drift = DriftMonitor()
         self.present = Block(0, 0.0)
         self._started_s: float | None = None  # time at which the first block began
-        # time of the last energy measurement of the reference kernels
-        self._energy_checked_s = 0.0
-        self._energy_unchecked = False  # whether a config's energy was measured since then
+        self._energy_checked_s = 0.0  # time of the last energy measurement of the reference kernels
+        self._energy_unchecked = False  # whether a config's energy was measured after `_energy_checked_s`
 
     def begin(self, number: int, with_energy: bool) -> str | None:
         """Run the reference kernels and begin a block. Return how the GPU has changed, or None if it has not."""
         session = self._session
         costs, settings = session.measure_references(with_energy)
-        # A GPU that is still warm from heavy load may fail this check. So repeat the check and use the second result.
+        # A GPU that is still warm from heavy load may seem to have drifted, so measure the reference kernels again.
         if self.drift.drifted(costs):
             costs, settings = session.measure_references(with_energy)
         error = self.drift.update(costs)
@@ -257,7 +256,7 @@ class BlockControl:
         before = session.opened_info.settings
         if settings != before:
             error = f"another program changed the GPU: {describe_changes(before, settings)}"
-            # Rows measured from now on state the new settings, and the next check compares the GPU with them.
+            # Store the new settings with later measurements, and use them to detect the next change.
             session.info = replace(session.opened_info, settings=settings)
             self.drift.rebase(costs)
         session.refresh_idle_power()

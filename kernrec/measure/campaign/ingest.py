@@ -64,7 +64,7 @@ def ingest(journal: Journal, note: Callable[[str], None] = lambda text: None, en
             except UsageError:
                 fitting = [_fits(measurement) for _, measurement in rows]
                 if all(fitting):
-                    raise  # Each row is valid on its own, so the database is at fault.
+                    raise  # Each row fits into an empty database, so the rows are not at fault.
                 damaged += [record for (record, _), fits in zip(rows, fitting, strict=True) if not fits]
                 rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
                 opened.add_measurements(measurement for _, measurement in rows)

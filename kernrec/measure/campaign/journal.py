@@ -101,9 +101,9 @@ class Journal:
         return [_record(content) for (content,) in self._query("SELECT content FROM record ORDER BY id")]
 
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return (numbers, records) of the `most` oldest measurements. Records of the ends of blocks follow.
+        """Return (numbers, records) of at most `most` measurements, oldest first.
 
-        If `ended_only` is True, include only measurements of blocks that have ended.
+        The records of ended blocks follow the measurements. If `ended_only` is True, skip blocks that have not ended.
         """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
@@ -120,7 +120,7 @@ class Journal:
         return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
     def delete(self, numbers: Sequence[int]) -> None:
-        """Delete the measurements with the given numbers, and the records that nothing refers to any more."""
+        """Delete the measurements with these numbers, and the records of blocks without remaining measurements."""
         with self._transaction() as connection:
             connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
             connection.execute(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MEMORY_SHARE = 0.5
 """Maximum fraction of the GPU's memory for a problem's tensors. The rest is for copies and expected outputs."""
 
-_UNPREDICTED = 1e9  # No launch takes so many seconds, so configs without a prediction rank last.
+_UNPREDICTED_S = 1e9  # No launch takes this long, so configs without a prediction rank last.
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,11 @@ class Task:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Key of this config's measurements: kernel, hash of the kernel and config."""
         return self.kernel_name, self.kernel_hash, canonical_json(self.config)
 
     @property
     def code(self) -> str:
-        """Key of the compiled code. Tasks that differ only in run-time tunables share it."""
+        """Key of the compiled code. Tasks that differ only in run-time tunables have the same key."""
         kernel = self.kernel
         assert kernel is not None
         problem = kernel.form(self.problem)
@@ -74,11 +73,11 @@ class PlannedProblem:
     """A problem with the configs to measure, in order.
 
     Args:
-        name: Name of the layer, or of the problem.
+        name: Name of the layer, or the problem's key if no layer has the problem.
         probability: Probability with which each task was selected, or None if the tasks are not a random sample.
         most: Maximum number of tasks to measure, or None for all.
         search: Search that chooses the next tasks from measurements, or None to keep the order of `tasks`.
-        baseline: Config that computes the expected output. None if the expected output follows from the op or the spec.
+        baseline: Config that computes the expected output, or None if there is a reference implementation.
         energy: Rule that selects the tasks whose energy is measured.
         finals: Whether to measure configs near the Pareto front in the final tier.
         share: Maximum fraction of the remaining time to spend on this problem.
@@ -124,7 +123,7 @@ def plan_library(
         most: Maximum number of configs per problem, or None for all.
         drawn: Whether to select configs at random instead of letting a search choose them.
         seed: Seed of the random selection and of the search.
-        kernel: Only kernel to measure, or None for every kernel of the library that computes the problem.
+        kernel: Kernel to measure, or None for all kernels of the library that compute the problem.
 
     Raises:
         UsageError: No config can run a problem, or a problem does not fit into the GPU's memory.
@@ -174,7 +173,7 @@ def plan_recordings(
 
 
 def tunable_columns(tasks: Sequence[Task]) -> np.ndarray:
-    """Return the kernel and the tunables of tasks as an array of numbers, of shape (tasks, 1 + T).
+    """Return the kernel and tunables of each task as numbers, in an array of shape (tasks, columns).
 
     Column 0 contains the number of the task's kernel. Each other column contains one tunable of one kernel, and is NaN
     for tasks of other kernels.
@@ -239,7 +238,7 @@ def _ranked_tasks(
     ]
     order = []
     for which, (kernel, space) in enumerate(zip(kernels, spaces, strict=True)):
-        rank = _UNPREDICTED + draw.random(len(space))
+        rank = _UNPREDICTED_S + draw.random(len(space))
         if (estimated := predicted.get(kernel.name)) is not None:
             rank[estimated.rows] = estimated.costs.latency.value[0]
         order += [(float(rank[row]), which, int(row)) for row in space.at(problem).rows]
@@ -255,7 +254,7 @@ def _ranked_tasks(
     for rank_s, which, row in sorted(order):
         kernel = kernels[which]
         task = Task(kernel.name, kernel.hash, spaces[which].config(row), problem, kernel)
-        ranked.append((math.nan if rank_s >= _UNPREDICTED else rank_s, task))
+        ranked.append((math.nan if rank_s >= _UNPREDICTED_S else rank_s, task))
     return ranked, baseline
 
 

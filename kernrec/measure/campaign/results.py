@@ -50,7 +50,7 @@ class CampaignBudget:
 
 @dataclass(frozen=True)
 class CampaignSettings:
-    """Budget of a campaign, and the origin that is stored with each of its measurements."""
+    """Budget of a campaign, and the session, person and protocol version to store with each measurement."""
 
     session: str
     finals: int = 0
@@ -145,10 +145,10 @@ class ProblemHistory:
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """Count a config's measurements in the given tiers (default: all) that need not be repeated.
+        """Count a config's measurements in `tiers` (default: all) that need not be repeated.
 
-        Measurements in blocks that never ended must be repeated, unless two sessions have measured the config. So a
-        series of interrupted runs makes progress.
+        Ignore measurements in blocks that never ended. But count them if several sessions have measured the config, so
+        that interruptions do not prevent progress.
         """
         measurements = self._measurements.get(key, ())
         alone = len({measurement.session for measurement in measurements}) < 2
@@ -158,8 +158,7 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """Return the median `latency_s` or `energy_j` of a config in the given tiers (default: all), or None if
-        unknown."""
+        """Return a config's median `latency_s` or `energy_j` in `tiers` (default: all), or None if unknown."""
         values = [
             value
             for measurement in self._measurements.get(key, ())

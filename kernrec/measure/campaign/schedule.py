@@ -70,7 +70,7 @@ class Schedule:
         return self._planned.search.order(tried, latency_s).tolist(), self._planned.search.batch(len(tried))
 
     def coarse(self) -> list[ScheduledMeasurement]:
-        """Return the next measurements in the coarse tier, which may not be all."""
+        """Return the next round of coarse measurements, or an empty list after the last round."""
         medians = (
             self._history.median(key, "latency_s", Tier.SCREEN) or self._history.median(key, "latency_s")
             for key in self._keys
@@ -88,11 +88,11 @@ class Schedule:
             if not self._history.count(self._keys[i], Tier.COARSE, Tier.FINAL)
         ]
 
-    def _guided(self, ran: Mapping[int, float]) -> list[int]:
-        """Return the configs to measure energy for next. `ran` has the seconds per launch of each screened config."""
+    def _guided(self, latency_s: Mapping[int, float]) -> list[int]:
+        """Return the configs whose energy should be measured next. `latency_s` is keyed by config."""
         assert self._planned.search is not None
         guide = EnergyGuide(self._planned.search, None)
-        for i, seconds in ran.items():
+        for i, seconds in latency_s.items():
             guide.tell_latency(i, seconds)
             if self._history.count(self._keys[i], Tier.COARSE, Tier.FINAL):
                 guide.tell_energy(i, self._history.median(self._keys[i], "energy_j", Tier.SCREEN, Tier.COARSE))
@@ -119,7 +119,7 @@ class Schedule:
         return items
 
     def _costs(self, first: str, second: str) -> tuple[list[int], list[float], list[float]]:
-        """Return (configs, first costs, second costs) of the configs with both costs in the screen or coarse tier."""
+        """Return (configs, first costs, second costs). Skip configs that lack one of the two costs."""
         positions: list[int] = []
         costs: tuple[list[float], list[float]] = ([], [])
         for i, key in enumerate(self._keys):
@@ -147,8 +147,8 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     walk = np.lexsort((e, t))
     lowest = np.minimum.accumulate(e[walk])
     best = walk[np.concatenate(([True], e[walk][1:] < lowest[:-1]))]
-    # For each config and front point, take the smaller of the front point's advantages in latency and energy. It is
-    # positive only if the front point is better in both.
+    # `beats` has the smaller decrease in log latency or log energy from each config to each front point. If the value
+    # is positive, the front point is better in both.
     beats = np.minimum(t[:, None] - t[best], e[:, None] - e[best])
     distance = np.maximum(beats.max(axis=1), 0.0)
     order = np.lexsort((t, distance))

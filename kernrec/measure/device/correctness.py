@@ -23,8 +23,8 @@ from kernrec.store.measurement import Outcome
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
-"""Unit roundoff of each term of a sum, keyed by dtype of the output. Terms are rounded values (such as weights) in f16
-and bf16, and products of two rounded factors in tf32."""
+"""Relative rounding error of each term in a sum, keyed by dtype of the output. For tf32, it is twice the unit roundoff,
+because both factors of a term are rounded."""
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
 """Unit roundoff of attention weights that are less precise than the output, keyed by dtype of the inputs."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
@@ -41,7 +41,7 @@ _PIECE = 1 << 22
 
 def tolerance(problem: Problem) -> float:
     """Return the largest error of an op's output that rounding can explain."""
-    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # Normalizing ops also sum along columns.
+    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # Ops such as softmax add all columns.
     output = problem.tensors[problem.definition.outputs[0]].dtype
     if output == problem.dtype:
         return rounding(output, terms)
@@ -57,7 +57,7 @@ def tolerances(problem: Problem, kernel: Kernel | None) -> dict[str, float]:
     state another tolerance.
 
     Args:
-        kernel: Kernel whose spec declares the problem, or None for the problem of an op.
+        kernel: Kernel whose own spec defines the problem, or None if an op of kernrec defines it.
     """
     outputs = [name for name, tensor in problem.tensors.items() if tensor.role == "output"]
     if kernel is None:
@@ -78,12 +78,13 @@ def _terms(problem: Problem) -> float:
 def rounding(dtype: str, terms: float) -> float:
     """Return the largest error that rounding can explain in an output whose elements are sums of `terms` terms.
 
-    The result is the sum of three errors. First, the output is rounded to its dtype, with an error of at most the
-    dtype's unit roundoff u. Second, 16-bit kernels may round each term, such as a weight of attention. This error is
-    0.42 u on average if errors and mantissas are uniform. Third, partial sums are rounded to f32, or to f64 if the
-    dtype is f64. After k terms of random sign, the standard deviation of this error is u sqrt(k / 2) times that of the
-    result (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2). If all terms have the same sign, the
-    relative error is not larger.
+    The result is the sum of three relative errors, where u is the unit roundoff of the rounded values:
+
+    - The output is rounded to its dtype. The error is at most u.
+    - 16-bit kernels may round each term. The error is 0.42 u on average if errors and mantissas are uniform.
+    - Partial sums are rounded to f32, or to f64 for f64 outputs. After k terms of random sign, the standard deviations of
+      error and result have the ratio u sqrt(k / 2) (Higham, Accuracy and Stability of Numerical Algorithms, section
+      4.2). Terms of equal sign cause no larger error.
     """
     rounded = _UNIT_ROUNDOFF[dtype]
     inner = _of_terms(_INNER_ROUNDOFF.get(dtype, 0.0))
@@ -181,7 +182,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue the restoration of the first copy's tensors that a launch both reads and changes."""
+        """Queue a reset of the tensors that a launch both reads and changes, in the first copy of the tensors."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -208,8 +209,8 @@ class ProblemBuffers:
         self.renew(stream)
 
     def results(self) -> dict[str, Any]:
-        """Return the outputs in the first copy of the tensors. Raise `MeasurementFailure` if an output has no
-        number."""
+        """Return the outputs in the first copy of the tensors. Raise `MeasurementFailure` if every element of an output
+        is NaN."""
         results = {}
         for name, stored in self._outputs().items():
             results[name] = values(stored, self.prepared.problem.tensors[name].dtype).get()

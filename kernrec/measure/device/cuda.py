@@ -1,4 +1,4 @@
-"""Implement `Device` for a real GPU, whose settings never change: CuPy runs kernels, and NVML reads sensors."""
+"""Implement `Device` for a real GPU. CuPy runs kernels, and NVML reads sensors. Settings of the GPU stay unchanged."""
 
 import ctypes
 import time
@@ -49,8 +49,7 @@ class CudaDevice:
 
     def __init__(self, uuid: str, scratch: Path) -> None:
         """Open the GPU. The private folder `scratch` caches the expected outputs of the current problem."""
-        # Open the sensors before the CUDA context. They count the processes that use the GPU, and must not count this
-        # one.
+        # NVML counts the processes that have opened the GPU. Read the number before this process opens the GPU.
         self._sensors = sensors(uuid)
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
@@ -121,9 +120,8 @@ class CudaDevice:
         bound = bind_launches(kernel, config, problem, self.info.sm)
         if not bound:
             raise MeasurementFailure(Outcome.CONSTRAINT, "the config has no launch on this problem")
-        # This reads the compile cache, because the campaign has compiled the config.
         job = compile_job_for(kernel, config, problem, self.info.sm)
-        compiled = compile_job(job, CompileCache.default())
+        compiled = compile_job(job, CompileCache.default())  # The campaign has put the code into this cache.
         module = loaded_module(compiled)
         names = {launch.entry: entry_name(compiled.resources, launch.entry) for launch in bound}
         renewed = False

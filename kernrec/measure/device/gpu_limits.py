@@ -35,7 +35,7 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, Operatin
 from kernrec.util.process import module_command, module_environment, own_group
 
 _POLL_S = 0.2
-"""Seconds between checks that the parent is alive. Forks of a dead parent may keep standard input open."""
+"""Seconds between checks that the parent process is alive. Standard input may stay open after the parent's end."""
 
 
 def main() -> int:
@@ -60,8 +60,8 @@ def main() -> int:
     print(json.dumps({"set": True}), flush=True)
     threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
     while not ended.wait(_POLL_S):
-        # On POSIX, another process adopts the children of a process that has ended. On Windows, the parent may be the
-        # launcher of a virtual environment. There, only kernrec holds the input open, so the input ends with kernrec.
+        # On POSIX, a process gets another parent when its parent ends. On Windows, the parent may be the launcher of a
+        # virtual environment, so rely only on standard input, which closes when kernrec ends.
         if os.name != "nt" and os.getppid() != wanted["parent"]:
             break
     restore(wanted["uuid"], locked)

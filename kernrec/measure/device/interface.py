@@ -1,6 +1,6 @@
 """Define the interface of a device that the measuring protocol uses.
 
-The same protocol measures real GPUs (cuda.py) and simulated GPUs (simulated.py), whose clock advances only with use.
+The same protocol measures real GPUs (cuda.py), and simulated GPUs that have a simulated clock (simulated.py).
 """
 
 from collections.abc import Mapping
@@ -42,11 +42,11 @@ class PreparedProblem:
 
     problem: Problem
     kernel: Kernel | None = None
-    """Kernel whose spec declares the problem, or None for the problem of an op."""
+    """Kernel whose own spec defines the problem, or None if an op of kernrec defines it."""
     folder: Path | None = None
     """Folder of the files that the kernel's spec names."""
     baseline: Mapping[str, int] | None = None
-    """Config that computes the expected output. None if the expected output follows from the op or the spec."""
+    """Config that computes the expected output, or None if there is a reference implementation."""
 
     @property
     def reference(self) -> str:
@@ -181,7 +181,7 @@ class Device(Protocol):
         """Create the inputs and expected outputs of a problem for `load`, and delete those of the previous problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Load a config. If no op declares its problem, the caller must call `prepare` first."""
+        """Load a config. The caller must call `prepare` first if the kernel's own spec defines the problem."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
         """Load the two reference kernels: `compute`, limited by arithmetic, and `memory`, limited by DRAM."""

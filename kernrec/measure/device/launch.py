@@ -71,7 +71,7 @@ class DeviceLaunch:
         self._grid, self._block, self._shared = tuple(grid), tuple(block), shared_bytes
         self._arguments = arguments if isinstance(arguments, PackedArguments) else PackedArguments(arguments)
         try:
-            # CUDA refuses more than 48 KiB of shared memory (static and dynamic) without this attribute.
+            # CUDA refuses more than 48 KiB of shared memory unless the attribute for its maximum size is set.
             if shared_bytes:
                 attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 driver.funcSetAttribute(self._function.ptr, attribute, shared_bytes)
@@ -123,7 +123,7 @@ class LaunchTools:
 
     def hold(self, seconds: float) -> None:
         """Let the device wait for some seconds, during which the host can queue launches."""
-        self._wait_ns.value = int(seconds * 1e9)  # Launches in the queue keep the old value.
+        self._wait_ns.value = int(seconds * 1e9)  # Queued launches keep their duration.
         self._wait.queue(self.stream)
 
     def sm_clock_hz(self) -> float | None:

@@ -32,7 +32,7 @@ class LimitsEntry:
     """Clock in Hz to which kernrec has locked the GPU, or None."""
 
 
-def journal_path(uuid: str) -> Path:
+def limits_path(uuid: str) -> Path:
     """Return the path of a GPU's limits file, which may not exist."""
     return paths.state() / "limits" / f"{sha256(uuid.encode()).hexdigest()[:16]}.json"
 
@@ -40,7 +40,7 @@ def journal_path(uuid: str) -> Path:
 def lock_limits(uuid: str) -> int | None:
     """Lock a GPU's limits file. Return its descriptor, or None if another process holds the lock. Raise `OSError` if
     the file cannot be opened."""
-    path = journal_path(uuid)
+    path = limits_path(uuid)
     path.parent.mkdir(parents=True, exist_ok=True)
     return lock_path(path)
 
@@ -55,7 +55,7 @@ def write_limits(locked: int, entry: LimitsEntry | None) -> None:
 
 
 def read_limits(locked: int) -> LimitsEntry | None:
-    """Read the file that `lock_limits` has locked, even if it was deleted meanwhile. Return None for no limits."""
+    """Read the limits file that `lock_limits` has locked. Return None if the file contains no limits."""
     os.lseek(locked, 0, os.SEEK_SET)
     return _entry(os.read(locked, 4096))
 
@@ -63,7 +63,7 @@ def read_limits(locked: int) -> LimitsEntry | None:
 def present_limits(uuid: str) -> LimitsEntry | None:
     """Return the limits that any process of kernrec has set on a GPU, or None."""
     try:
-        return _entry(journal_path(uuid).read_bytes())
+        return _entry(limits_path(uuid).read_bytes())
     except OSError:
         return None
 

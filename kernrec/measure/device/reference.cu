@@ -1,4 +1,4 @@
-// What measuring itself needs on a GPU: two reference kernels that never change, a wait, and a clock.
+// Helper kernels of the measuring protocol: two reference kernels that never change, a wait, and a clock.
 
 __device__ unsigned long long nanoseconds() {
     unsigned long long t;
@@ -6,7 +6,7 @@ __device__ unsigned long long nanoseconds() {
     return t;
 }
 
-// Bound by the FMA pipes: eight independent chains of FMAs in every thread.
+// Runs eight independent chains of FMAs in each thread. The FMA pipes limit its speed.
 extern "C" __global__ void reference_compute(float* out, unsigned trips, float a, float b) {
     float x[8];
     for (int i = 0; i < 8; i++) x[i] = threadIdx.x + i;
@@ -19,7 +19,7 @@ extern "C" __global__ void reference_compute(float* out, unsigned trips, float a
     out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 
-// Bound by DRAM: a copy, 16 bytes a thread at a time.
+// Copies an array. Each thread copies 16 bytes per iteration. DRAM limits the speed.
 extern "C" __global__ void reference_memory(uint4* to, const uint4* from, unsigned count) {
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) to[i] = from[i];
 }
@@ -30,10 +30,10 @@ extern "C" __global__ void wait(unsigned ns) {
     while (nanoseconds() - start < ns) { }
 }
 
-// SM cycles and nanoseconds over at least `ns`, by the SM's own counters.
+// Counts SM cycles and nanoseconds during at least `ns` nanoseconds.
 extern "C" __global__ void sm_clock(unsigned long long* found, unsigned ns) {
     unsigned long long start = nanoseconds(), before = start;
-    while (start == before) start = nanoseconds();  // from one tick of the timer, which may be coarse, to another
+    while (start == before) start = nanoseconds();  // Wait for a tick, because the timer may be coarse.
     long long cycles = clock64();
     unsigned long long end = start;
     while (end - start < ns) end = nanoseconds();

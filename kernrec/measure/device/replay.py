@@ -36,7 +36,7 @@ ConfigKey = tuple[str, str]
 """Name of the kernel, and canonical text of the config."""
 
 _one_reader = threading.Lock()
-"""Lock that lets only one thread read at a time, because DuckDB closes the cursors of all readers with a connection."""
+"""Lock that lets only one thread read at a time. When DuckDB closes a connection, other threads lose their cursors."""
 
 
 _REPLAYABLE = (
@@ -59,7 +59,7 @@ _RECORDED = f"""
     JOIN (SELECT problem_id, key FROM db.problem) USING (problem_id)
     GROUP BY ALL ORDER BY min(measurement_id)
 """
-"""SQL query for the recorded configs of a GPU, without measurements of older sources of a kernel."""
+"""SQL query for the recorded configs of a GPU. It selects only measurements of the newest source of each kernel."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ DESCRIPTION = f"the recorded space that ships: a convolution on an RTX A4000, 4,
 
 
 def shipped_file() -> Path:
-    """Return the path of the shipped recording, which is a file in the T4 format."""
+    """Return the path of the shipped recording. The file has the T4 format for results of auto-tuners."""
     return paths.shipped("db/prebuilt") / "replay" / f"{NAME}.t4.json.gz"
 
 

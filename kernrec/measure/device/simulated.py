@@ -95,7 +95,7 @@ class _LoadHistory:
 
 
 class SimulatedGpu:
-    """A `Device` whose clock advances only with use."""
+    """A `Device` with a simulated clock. Launches, sensor readings and rests advance the clock."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from kernrec.util.normal import DEVIATIONS
 
 LEAST_TICKS = 10
 TRUSTED_RATIO = 0.05
-"""Largest relative difference between the counter's energy and the power sensor's for which the counter is trusted."""
+"""Maximum relative difference between the energies of the counter and of the power sensor for a trusted counter."""
 
 WRAP_J = 2.0**32 / 1000.0
 """Energy in joules at which a 32-bit counter of millijoules restarts at zero."""

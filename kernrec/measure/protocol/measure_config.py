@@ -55,8 +55,8 @@ def summarize_latency(samples: Sequence[float]) -> LatencyReport:
 
 
 def interval_rank(n: int) -> int | None:
-    """Return how many of `n` sorted samples, at each end, are outside the median's 90 % interval. Return None if there
-    are too few samples for an interval.
+    """Return the index of the lower end of the median's 90 % interval in `n` sorted samples. The upper end has the same
+    index, counted from the last sample. Return None if there are too few samples.
 
     The number of samples below the median is binomial(n, 1/2) for any distribution (Conover, Practical Nonparametric
     Statistics, section 3.2).
@@ -71,7 +71,7 @@ def interval_rank(n: int) -> int | None:
 
 
 def _normal_mass(n: int, k: int) -> float:
-    """Approximate the probability of k in the distribution binomial(n, 1/2) for large n, for which 2^-n underflows."""
+    """Approximate the probability of `k` heads in `n` coin tosses for large `n`, without underflow."""
     return math.sqrt(2.0 / (math.pi * n)) * math.exp(-((2 * k - n) ** 2) / (2 * n))
 
 
@@ -131,7 +131,7 @@ WINDOWS_S = {
 }
 """Seconds of an energy window in the coarse and in the final tier, keyed by GPU generation.
 
-Each window is long enough for the periods in which the GPU updates and averages its sensors. Source:
+Each window is longer than the update and averaging periods of the sensors. Source:
 https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell has no published figures and uses Hopper's.
 """
 

@@ -32,7 +32,7 @@ def rewritten(path: Path) -> Iterator[Database]:
     try:
         os.ftruncate(locked, 0)
         Path(f"{beside}.wal").unlink(missing_ok=True)
-        if Path(f"{path}.wal").exists():  # A process was killed. Apply its log first.
+        if Path(f"{path}.wal").exists():  # A killed process left a log. Opening the database applies it.
             Database.open(path, read_only=False).close()
         # Close this descriptor last: as soon as any descriptor of the file is closed, DuckDB loses its lock.
         with path.open("rb") as source, Database.open(path):
@@ -53,7 +53,7 @@ def rewritten(path: Path) -> Iterator[Database]:
 
 
 _MANY_BYTES = 2**24
-"""Size of checked rows, in bytes, from which kernrec adds them to a copy of the database."""
+"""Minimum size of new rows, in bytes, for adding the rows to a copy of the database."""
 
 
 def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:

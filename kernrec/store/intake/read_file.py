@@ -244,8 +244,8 @@ class FileReader:
         return f"SELECT {columns}, file FROM {source} JOIN file USING (filename)"
 
     def _check_tables(self, connection: "DuckDBPyConnection", effect: str) -> dict[str, int]:
-        """Return the number of rows in each table. Raise `UsageError`, which ends with the text `effect`, if a row is
-        not valid."""
+        """Return the number of rows in each table. Raise `UsageError` if a row is not valid. The message ends with the
+        text `effect`."""
         try:
             counts = {table: self._count(connection, f"db.{table}", table) for table in TABLES}
             for table in (table for table, count in counts.items() if count):

@@ -52,7 +52,7 @@ _SCALAR = rf'({_NUMBER}|true|false|"([^"\\]|\\["\\])*")'
 _FLAT_OBJECT = rf'^\{{("[^"\\]*":{_SCALAR}(,"[^"\\]*":{_SCALAR})*)?\}}$'
 _FLAT = {"config": ("tunables",), "problem": ("dims",), "profile": ("code",), "measurement": ("event_reasons",)}
 _CANONICAL = {"config": ("tunables",), "problem": ("dims",)}
-"""Columns with canonical JSON, keyed by table name. Otherwise, equal rows could have different keys."""
+"""Columns with canonical JSON, keyed by table name. Canonical JSON ensures that equal rows have equal keys."""
 _REFERENCES = {"config_id": "config", "problem_id": "problem"}
 _PROBLEM_KEY = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^,\[\]]*),([^,\[\]]*)")
 _NAMES = {
@@ -94,7 +94,7 @@ def faults(
         connection: Connection with the rows in `db.<table>`.
         table: One of `schema.TABLES`.
         most: Maximum number of keys to list for each fault.
-        latest: A measurement is faulty if its time is more than one day after `latest`, by default after now.
+        latest: Current time, by default the system time. A measurement is faulty if it is more than a day later.
 
     Yields:
         (description of a fault, keys of the faulty rows)
@@ -255,7 +255,7 @@ def _conditions(
             yield f"refer to a {start} that is missing", f"{name} IN (SELECT {name} FROM db.{start})"
         of_kernel = "concat(config_id, ' ', kernel)"
         yield "have a config of another kernel", f"{of_kernel} IN (SELECT {of_kernel} FROM db.config)"
-        # Imported recordings without a date have this time.
+        # Imported recordings without a date have the time 1970-01-01.
         unknown_time = "measured_at = TIMESTAMP '1970-01-01'"
         yield "were measured at an impossible time", f"({unknown_time} OR {_possible('measured_at', latest)})"
 
@@ -266,7 +266,8 @@ def is_possible(moment: datetime) -> bool:
 
 
 def _possible(moment: str, latest: datetime | None) -> str:
-    tomorrow = ((latest or datetime.now(UTC)) + timedelta(days=1)).replace(tzinfo=None)  # Other clocks may be ahead.
+    # The clock of the computer that measured may be ahead.
+    tomorrow = ((latest or datetime.now(UTC)) + timedelta(days=1)).replace(tzinfo=None)
     return f"{moment} BETWEEN TIMESTAMP '2000-01-01' AND TIMESTAMP '{tomorrow:%Y-%m-%d %H:%M:%S}'"
 
 
@@ -299,7 +300,7 @@ def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
             # Ignore an invalid spec here, because `_kernel_faults` reports it.
             with suppress(ValueError, TypeError, AttributeError, RecursionError):
                 if isinstance(json.loads(spec).get("problem"), dict):
-                    # The name may be one of kernrec's ops, whose queries do not find this layout.
+                    # Queries for a built-in op with this name never use `ANY_LAYOUT`.
                     declared.add((name, ANY_LAYOUT))
     return declared
 

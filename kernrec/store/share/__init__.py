@@ -10,7 +10,7 @@ A place has these files:
 
     <gpu>/<day>-<8 digits of the key>-<12 digits of the manifest's hash>.zip    a signed bundle of one GPU
     withdrawn/<sha256>.json                                                     rows that their signer withdraws, signed
-    index.json                                                                  the names, for readers who cannot list
+    index.json                                                                  names of all files, for web servers
 
 Bundles and withdrawals never change, so writers need no lock. All input is untrusted until it is checked.
 """

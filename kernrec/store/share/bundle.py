@@ -16,7 +16,7 @@ from kernrec.store.share.place import MANIFEST, Place, ZipFile
 from kernrec.util.files import scratch_folder
 
 _MOST_UNPACKED = 4
-"""Maximum ratio of unpacked bytes to bytes of a zip file, whose Parquet files are not compressed again."""
+"""Maximum ratio of unpacked size to zip size. The Parquet files in a zip file are already compressed."""
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,8 @@ class Withdrawal:
     """A signer's request to stop using some of the measurements that the same signer shared."""
 
     sessions: Mapping[str, list[str]]
-    """`outgoing.likeness_key` of each withdrawn measurement, keyed by session. In withdrawals of kernrec 0.1, the keys
-    of rows under an empty session."""
+    """`outgoing.likeness_key` of each withdrawn measurement, keyed by session. A withdrawal of kernrec 0.1 has row keys
+    instead, and its only session has an empty name."""
     created_at: str
     made_by: str
     reason: str
@@ -170,7 +170,7 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
 
 @contextmanager
 def parsing(title: str, kind: str) -> Iterator[None]:
-    """Convert any error in a `with` block to a one-line `UsageError`: `title` is not `kind`, such as "a withdrawal"."""
+    """Convert any error in a `with` block to a `UsageError`, such as "`title` is not `kind`: count is missing"."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -104,7 +104,7 @@ class Selection:
         return " AND ".join(parts)
 
     def source(self) -> str:
-        """Return the `FROM` and `WHERE` clauses of an SQL query for `op` and the columns of `measurement`."""
+        """Return the `FROM` and `WHERE` clauses of a query. Its columns are `op` and all of `measurement`."""
         return (
             "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
             f"WHERE {self.condition()}"
@@ -202,7 +202,7 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
     for name, column in (("gpus", "gpu"), ("ops", "op"), ("kernels", "kernel")):
         texts = database.query(f"SELECT DISTINCT {column} {selection.source()} ORDER BY 1 LIMIT {MOST_TEXTS}")
         values[name] = [str(value) for (value,) in texts]
-    stated = "FILTER (measured_at > TIMESTAMP '1970-01-01')"  # Recordings without a date have this time.
+    stated = "FILTER (measured_at > TIMESTAMP '1970-01-01')"  # Skip recordings without a date.
     query = f"SELECT min(measured_at) {stated}, max(measured_at) {stated} {selection.source()}"
     values["days"] = [f"{moment:%Y-%m-%d}" for moment in database.query(query)[0] if moment is not None]
     return values

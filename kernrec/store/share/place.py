@@ -12,7 +12,7 @@ from kernrec.util.files import open_input, write_whole
 
 MANIFEST, INDEX = "manifest.json", "index.json"
 BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-([0-9a-f]{8})-[0-9a-f]{12}\.zip")
-"""Matches the name of a bundle in a place. The group matches the first digits of the signer's key."""
+"""Matches the name of a bundle in a place. Group 1 of a match is the first digits of the signer's key."""
 WITHDRAWAL = re.compile(r"withdrawn/[0-9a-f]{64}\.json")
 OLD = re.compile(r"manifests/[0-9a-f]{64}\.(?:json|sig)")
 """Matches the name of a manifest or signature in a remote of kernrec 0.1."""

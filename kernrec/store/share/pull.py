@@ -84,8 +84,8 @@ class _Pull:
     def __init__(self, place: Place, path: Path, keys: Collection[str] | None) -> None:
         self._place, self._path, self._keys = place, path, keys
         self._report = PullReport()
-        # Untrusted keys, by their first digits. The names of bundles contain these digits, so the other bundles of an
-        # untrusted key are counted without reading them.
+        # Maps the first digits of each untrusted key to the key. Names of bundles contain these digits, so `_Pull` need
+        # not read more than one bundle of each untrusted key.
         self._unknown: dict[str, str] = {}
 
     def run(self, names: Iterable[str]) -> PullReport:

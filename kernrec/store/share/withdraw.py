@@ -121,8 +121,8 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return the measurements in named bundles that the user has withdrawn in `database`, keyed by the reason. `path`
-    is the database of pulled rows."""
+    """Return the measurements that the user has pushed in the bundles `names` and has withdrawn in `database`, keyed by
+    the reason. `path` is the database of pulled rows."""
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"

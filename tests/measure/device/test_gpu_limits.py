@@ -20,7 +20,7 @@ from kernrec.measure.device.gpu_limits import check_limits, restore_abandoned
 from kernrec.measure.device.nvml import (
     LimitsEntry,
     LocalGpu,
-    journal_path,
+    limits_path,
     lock_limits,
     present_limits,
     read_limits,
@@ -183,7 +183,7 @@ def test_gpu_limits_stay_readable_after_their_file_is_deleted(card):
     locked = lock_limits(CARD.uuid)
     assert locked is not None
     write_limits(locked, LimitsEntry(650.0, 1.2e9))
-    journal_path(CARD.uuid).unlink()
+    limits_path(CARD.uuid).unlink()
     assert read_limits(locked) == LimitsEntry(650.0, 1.2e9)
     os.close(locked)
 
@@ -225,8 +225,8 @@ def test_rejected_gpu_limit_is_reported_in_one_line(card, point, line):
 
 
 def test_truncated_limits_journal_restores_nothing(card):
-    journal_path(CARD.uuid).parent.mkdir(parents=True)
-    journal_path(CARD.uuid).write_text('{"power_limit_w": 65')
+    limits_path(CARD.uuid).parent.mkdir(parents=True)
+    limits_path(CARD.uuid).write_text('{"power_limit_w": 65')
     assert present_limits(CARD.uuid) is None
     restore_abandoned(CARD)
     assert card.state == AS_IT_WAS
