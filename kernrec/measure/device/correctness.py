@@ -82,8 +82,8 @@ def rounding(dtype: str, terms: float) -> float:
 
     - The output is rounded to its dtype. The error is at most u.
     - 16-bit kernels may round each term. The error is 0.42 u on average if errors and mantissas are uniform.
-    - Partial sums are rounded to f32, or to f64 for f64 outputs. After k terms of random sign, the standard deviations of
-      error and result have the ratio u sqrt(k / 2) (Higham, Accuracy and Stability of Numerical Algorithms, section
+    - Partial sums are rounded to f32, or to f64 for f64 outputs. After k terms of random sign, the standard deviations
+      of error and result have the ratio u sqrt(k / 2) (Higham, Accuracy and Stability of Numerical Algorithms, section
       4.2). Terms of equal sign cause no larger error.
     """
     rounded = _UNIT_ROUNDOFF[dtype]
