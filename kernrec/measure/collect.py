@@ -166,7 +166,7 @@ def open_journal(database: Path, report: Report) -> Iterator[tuple[Journal, int]
 
 
 def concluded(result: CollectResult, journal: Journal) -> CollectResult:
-    """Move the journal's remaining rows to the database. Return the result with their number and any error."""
+    """Move the journal's last rows to the database. Return the result with the number of moved rows and any error."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal)

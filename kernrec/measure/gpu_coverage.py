@@ -15,7 +15,7 @@ from kernrec.store.schema import with_derived
 
 @dataclass
 class OpCoverage:
-    """Amount of measurements and published recordings of an op on a GPU."""
+    """Number of measurements and of published times for an op on a GPU."""
 
     layers: int
     """Number of layers of the op in the standard workloads."""

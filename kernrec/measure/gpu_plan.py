@@ -44,7 +44,7 @@ _POOL = 16 * CONFIGS
 
 
 class Survey:
-    """Random survey of the configs of all kernels, which draws each config at most once."""
+    """Random survey of the configs of all kernels. The survey draws each config at most once."""
 
     def __init__(
         self, subject: RefineSubject, kernels: Callable[[Problem], Sequence[SampledKernel]], seed: int
@@ -52,7 +52,7 @@ class Survey:
         """Create a survey of the problems in `subject`. The function `kernels` returns a problem's kernels."""
         self._kernels = kernels
         self._draw = np.random.default_rng(seed)
-        # problems, keyed by (op, kernel); problems with the fewest draws are first
+        # problems, with the fewest draws first, keyed by (op, kernel)
         self._problems: dict[tuple[str, str], list[WantedProblem]] = {}
         for number in self._draw.permutation(len(subject.wanted)).tolist():
             wanted = subject.wanted[number]

@@ -192,7 +192,7 @@ class RefinePlanner(Chooser):
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def _changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose best contender has changed. `before` has the index of each problem's old best."""
+        """Yield the problems whose best contender has changed. `before` has each problem's earlier best."""
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:

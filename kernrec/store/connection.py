@@ -249,7 +249,7 @@ _MEANINGS = (
         "is damaged or cut short",
     ),
     (r"Permission denied", "cannot be opened: permission denied"),
-    # In a read-only file, views may stand in for tables. A write to such a view fails with this error.
+    # A file opened for reading may have views instead of tables. DuckDB reports a write to a view by this error.
     (r"is not an? table", "is open read-only"),
     (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
     (

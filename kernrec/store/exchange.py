@@ -1,6 +1,6 @@
 """Add rows from files to a database, and compute the keys of many rows.
 
-DuckDB computes keys faster than Python, but may format a number differently. So Python computes each key again that
+DuckDB computes keys faster than Python, but may format a number differently. So Python recomputes each key that
 seems wrong.
 """
 
@@ -133,7 +133,7 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
         # Attach each comma to a column's text, so that `concat` skips the comma if the column is NULL. `table` is never
-        # NULL and has no comma. `||` returns NULL if a value is NULL. It is slow, so use it only for optional columns.
+        # NULL and has no comma. `||` returns NULL if a value is NULL, but is slow, so use `||` only for optional columns.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]

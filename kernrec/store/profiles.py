@@ -127,7 +127,7 @@ def arrays_of_tables(tables: Mapping[int, ProfileTable]) -> CacheEntry:
 
 
 def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-    """Return a kernel's static profiles in a Parquet file, keyed by launch number. Raise `UsageError` if the file is
+    """Read a kernel's static profiles from a Parquet file, keyed by launch number. Raise `UsageError` if the file is
     damaged."""
     with one_line(path), parquet_rows(path) as (connection, source):
         return query_profiles(connection, source, kernel, kernel_hash, sm)
@@ -136,7 +136,7 @@ def read_profiles(path: Path, kernel: str, kernel_hash: str, sm: int) -> dict[in
 def query_profiles(
     connection: "DuckDBPyConnection", source: str, kernel: str, kernel_hash: str, sm: int
 ) -> dict[int, ProfileTable]:
-    """Return a kernel's static profiles in an SQL table, keyed by launch number."""
+    """Read a kernel's static profiles from an SQL table, keyed by launch number."""
     chosen = f"FROM {source} WHERE sm = $1 AND kernel_hash = $2 AND kernel = $3"
     values = [sm, kernel_hash, kernel]
     # A second query returns the `counts` of all rows as one flat array. The counts of row i end at `ends[i]`.

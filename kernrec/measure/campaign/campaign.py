@@ -31,7 +31,7 @@ from kernrec.store.measurement import CodeInfo, Measurement, Outcome, ProblemRec
 _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
 """Fractions of a problem's time at which screening and coarse energy measurements end."""
 _LOOKAHEAD = 128
-"""Number of scheduled configs from which the campaign takes the first compiled config."""
+"""Maximum number of scheduled configs to search for a compiled config."""
 
 
 @dataclass
@@ -141,7 +141,7 @@ class Campaign:
         except MeasurementFailure as failure:
             self._note(f"{planned.problem.key} is skipped: {failure}")
             self._run = None
-            # End the block, but repeat no measurements, because they need the problem's inputs.
+            # End the block, but repeat no measurements, because repeating needs the problem's inputs.
             session.begin_problem(None)
             blocks.close()
 

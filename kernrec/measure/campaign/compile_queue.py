@@ -64,7 +64,7 @@ class CompileQueue:
             return variant
 
     def wait(self, seconds: float) -> None:
-        """Wait at most `seconds` until another variant is compiled."""
+        """Wait at most `seconds` until another kernel is compiled."""
         with self._changed:
             self._changed.wait(seconds)
 

@@ -33,7 +33,7 @@ CREATE INDEX IF NOT EXISTS record_of_block ON record (session, block);
 _SAME_BLOCK = "other.session = record.session AND other.block = record.block"
 _SUFFIX = ".journal.sqlite"
 _WAIT_S = 1.0
-"""Seconds to wait for the lock. Other processes take it for a moment to find out who holds it."""
+"""Seconds to wait for the lock. `waiting_measurements` in another process may hold the lock for a moment."""
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
 """Exceptions that a damaged file may cause."""
 
@@ -103,7 +103,7 @@ class Journal:
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
         """Return (numbers, records) of at most `most` measurements, oldest first.
 
-        The records of ended blocks follow the measurements. If `ended_only` is True, skip blocks that have not ended.
+        Records that end a block follow the measurements. If `ended_only` is True, skip blocks that have not ended.
         """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(

@@ -23,8 +23,8 @@ from kernrec.store.measurement import Outcome
 
 _UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 _INNER_ROUNDOFF = {"f16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0 * 2.0**-11}
-"""Relative rounding error of each term in a sum, keyed by dtype of the output. For tf32, it is twice the unit roundoff,
-because both factors of a term are rounded."""
+"""Relative rounding error of each term in a sum, keyed by dtype of the output. For tf32, the error is twice the unit
+roundoff, because both factors of a term are rounded."""
 _WEIGHT_ROUNDOFF = {"f8e4m3": 2.0**-4}
 """Unit roundoff of attention weights that are less precise than the output, keyed by dtype of the inputs."""
 _SUM_ROUNDOFF = {"f8e4m3": 2.0**-14}
@@ -100,7 +100,7 @@ def _of_sums(roundoff: float, terms: float) -> float:
 
 
 def values(stored: Any, dtype: str) -> Any:
-    """Return the values of an output for `compare`: as float64, or integers unchanged."""
+    """Return the elements of an output as float64, or unchanged if they are integers."""
     return decode_elements(stored, dtype) if dtype in _UNIT_ROUNDOFF else stored
 
 
@@ -198,8 +198,8 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue the preparation of a launch whose results are checked. Outputs and workspaces get values that show
-        which elements the launch did not write."""
+        """Queue the preparation of a launch whose results are checked. Fill outputs and workspaces with values that
+        reveal unwritten elements."""
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:

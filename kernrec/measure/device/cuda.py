@@ -49,11 +49,11 @@ class CudaDevice:
 
     def __init__(self, uuid: str, scratch: Path) -> None:
         """Open the GPU. The private folder `scratch` caches the expected outputs of the current problem."""
-        # NVML counts the processes that have opened the GPU. Read the number before this process opens the GPU.
         self._sensors = sensors(uuid)
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         properties = runtime.getDeviceProperties(0)
+        # Count the other processes before this process creates a CUDA context and is counted, too.
         present = LocalGpu(0, uuid, self._sensors.name, self._sensors.others)
         entry = find_gpu(present.name)
         version = runtime.runtimeGetVersion()

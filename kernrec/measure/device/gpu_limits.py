@@ -106,7 +106,7 @@ def _set(wanted: dict[str, Any], locked: int) -> str | None:
 
 
 def restore(uuid: str, locked: int) -> bool:
-    """Restore the limits in a GPU's file, which is locked, and clear the file. Return False if the driver refuses."""
+    """Restore the limits in a GPU's locked limits file, and clear the file. Return False if the driver refuses."""
     entry = read_limits(locked)
     if entry is None:
         return True

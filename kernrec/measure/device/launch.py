@@ -146,7 +146,7 @@ def elapsed_s(start: Event, end: Event) -> float:
 
 _GRAPH_LAUNCHES = 256
 _QUEUE_S = 15e-6
-"""Seconds that the host may take to queue a launch, a generous value that avoids gaps between launches."""
+"""Seconds that the host may take to queue a launch. The generous value avoids gaps between launches."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class ConfigLaunches:
     footprint_bytes: int
     """Size of the inputs and outputs of one computation, in bytes."""
     keep_alive: Any = None
-    """Objects that must not be freed before the launches are."""
+    """Objects that must exist as long as the launches."""
     scratch: Mapping[str, Any] = field(default_factory=dict)
     """Workspaces, keyed by tensor name, which all computations share."""
     renewed: bool = False

@@ -15,7 +15,7 @@ from kernrec.util.normal import DEVIATIONS
 
 LEAST_TICKS = 10
 TRUSTED_RATIO = 0.05
-"""Maximum relative difference between the energies of the counter and of the power sensor for a trusted counter."""
+"""The counter is trusted if its energy differs from the power sensor's energy by at most this fraction."""
 
 WRAP_J = 2.0**32 / 1000.0
 """Energy in joules at which a 32-bit counter of millijoules restarts at zero."""

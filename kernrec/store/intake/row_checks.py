@@ -300,7 +300,7 @@ def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
             # Ignore an invalid spec here, because `_kernel_faults` reports it.
             with suppress(ValueError, TypeError, AttributeError, RecursionError):
                 if isinstance(json.loads(spec).get("problem"), dict):
-                    # Queries for a built-in op with this name never use `ANY_LAYOUT`.
+                    # A built-in op may have the same name, but its queries never use `ANY_LAYOUT`.
                     declared.add((name, ANY_LAYOUT))
     return declared
 

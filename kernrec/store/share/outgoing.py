@@ -104,7 +104,7 @@ class Selection:
         return " AND ".join(parts)
 
     def source(self) -> str:
-        """Return the `FROM` and `WHERE` clauses of a query. Its columns are `op` and all of `measurement`."""
+        """Return the `FROM` and `WHERE` clauses of a query that can select `op` and columns of `measurement`."""
         return (
             "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
             f"WHERE {self.condition()}"

@@ -162,7 +162,7 @@ class _Pull:
         return b'"kernrec retraction"' in b"".join(self._place.read(name, LARGEST_DOCUMENT))
 
     def _add(self, batch: Mapping[str, Bundle], folder: Path) -> None:
-        """Add the rows of bundles, and delete their copies in `folder`. If some are refused, add the others."""
+        """Add the rows of all bundles that are not refused, and delete the copies of the bundles in `folder`."""
         if not batch:
             return
         with scratch_folder() as checked:
