@@ -151,7 +151,7 @@ class GpuPlan(Chooser):
             self._survey = Survey(subject, sampled_kernels(on_gpu), request.seed)
             self._planner = RefinePlanner(on_gpu, subject)
         self._refining = False  # whether the refinement planner chose the visit in progress
-        # Number of configs of the refinement minus number of configs of the survey, after the survey's first round.
+        # Configs measured by the refinement minus configs measured by the survey, after the survey's first round.
         self._ahead = 0
         self._visits = 0
 

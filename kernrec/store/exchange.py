@@ -133,7 +133,7 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
         # Attach each comma to a column's text, so that `concat` skips the comma if the column is NULL. `table` is never
-        # NULL and has no comma. `||` returns NULL if a value is NULL, but is slow, so use `||` only for optional columns.
+        # NULL and has no comma. `||` returns NULL if a value is NULL. Use it only for optional columns: `||` is slow.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]

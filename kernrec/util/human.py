@@ -59,7 +59,7 @@ SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("t", ("thread_m", "thread_n")),
     ("o", ("out_p", "out_q")),
 )
-"""(prefix, tunables) of each group that a short config prints as one part, such as `w64x32`."""
+"""Prefix and tunables of each group that a short config prints as one part, such as `w64x32`."""
 
 LETTERS: dict[str, tuple[str, int | None]] = {
     "head": ("h", None),
@@ -103,8 +103,7 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""(prefix, omitted value) of each tunable that is printed alone in a short config. Boolean tunables print only their
-prefix."""
+"""Prefix and omitted value of each tunable that a short config prints alone. Boolean tunables print only a prefix."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 

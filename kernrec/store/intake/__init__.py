@@ -53,7 +53,7 @@ def rewritten(path: Path) -> Iterator[Database]:
 
 
 _MANY_BYTES = 2**24
-"""Minimum size of new rows, in bytes, for adding the rows to a copy of the database."""
+"""Size of new rows, in bytes, above which kernrec adds the rows to a copy of the database."""
 
 
 def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
