@@ -142,7 +142,7 @@ class KernelMeasurement:
         return cls(kernel, problem, gpu, request)
 
     def answer(self, query: Query) -> Answer:
-        """Return the recommendation for the kernel, which takes the new measurements into account."""
+        """Return the recommendation for the kernel, including the new measurements."""
         on_gpu = Recommender([self.request.database]).on(self.gpu, query.conditions)
         return on_gpu.answer_kernel(self.kernel, self.problem, query)
 

@@ -98,7 +98,7 @@ LONGEST_SOURCE = 2**20
 _ATTEMPTS = 5
 """Number of attempts to open a file that other processes keep replacing."""
 _CHUNK = 2000
-"""Number of measurements to insert at a time, which limits memory."""
+"""Maximum number of measurements per insertion, to limit memory."""
 
 
 class Database(DatabaseQueries):

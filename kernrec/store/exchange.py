@@ -39,7 +39,7 @@ def add_rows(
     contains. Add nothing if an error occurs.
 
     Args:
-        connection: Connection to the database, which is attached as `db`.
+        connection: Connection that has attached the database as `db`.
         folder: The connection's `exchange_folder`. No row may occur twice. Missing columns are NULL.
         apart_from, signer: See `Database.add_from`.
         then: Additional SQL statements for the same transaction.

@@ -75,7 +75,7 @@ def scale_statements() -> list[str]:
 
 
 def scales_among_few() -> str:
-    """Return an SQL subquery with the scales for training, which need only two contributors.
+    """Return an SQL subquery with the scales for training. A scale for training needs only two contributors.
 
     Without these scales, a model would mistake a difference between two GPUs for a difference between configs. Scales
     are relative to the user's own GPUs. If the user has measured nothing, they are relative to the median over the

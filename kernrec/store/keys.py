@@ -40,7 +40,7 @@ def trusted() -> dict[str, str]:
         raise UsageError(f"{path} cannot be read: {error}") from None
     for each in values if isinstance(values, list) else [None]:
         entry = each if isinstance(each, dict) and set(each) == {"key", "name"} else {"key": "", "name": ""}
-        # These names are printed, so they must not contain control characters.
+        # kernrec prints the names, so they must not contain control characters.
         if not (_KEY.fullmatch(str(entry["key"])) and _NAME.fullmatch(str(entry["name"]))):
             raise UsageError(f"{path} is not a list of keys and names")
     return {str(each["key"]): str(each["name"]) for each in values}

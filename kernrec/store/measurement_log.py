@@ -153,7 +153,7 @@ FAILURES = f"""
     WHERE {_FAILED}
 """
 
-# First check if any config failed, which is faster than listing failures.
+# First check if any config failed, because listing failures takes longer.
 _FAILED_HERE = f"FROM db.measurement WHERE {_FAILED}"
 
 

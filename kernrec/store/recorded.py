@@ -184,7 +184,7 @@ def _table(op: str, gpu: str, dtype: str) -> _Table:
     digest = contents()[op]["sha256"]
     folder, name = paths.cache() / "recorded", f"{op}.{digest[:16]}"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        # Do not verify the checksum, because this would read the whole file.
+        # Do not verify the checksum, because a verification would read the whole file.
         facts, arrays = unpack(mapped(folder / f"{name}.{gpu}.{dtype}.arrays"), intact=True)
         return _Table(tuple(facts["origins"]), **arrays)
     tables = _read(op, digest)

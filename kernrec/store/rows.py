@@ -58,7 +58,7 @@ def insert(connection: "DuckDBPyConnection", table: str, rows: Iterable[Row]) ->
         filled[key].append(keys[-1])
         for name, value in values.items():
             filled[name].append(value)
-    # Pass whole columns to one statement, which is much faster than one statement per row.
+    # Pass whole columns to one statement, because one statement per row is much slower.
     side_by_side = ", ".join(f'unnest(${i}::{kind}[]) AS "{name}"' for i, (name, kind) in enumerate(kinds.items(), 1))
     lacking = f"(SELECT {side_by_side}) ANTI JOIN db.{table} AS stored USING ({key})"
     connection.execute(f"INSERT INTO db.{table} BY NAME FROM {lacking}", list(filled.values()))

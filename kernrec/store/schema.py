@@ -266,7 +266,7 @@ def layout_of(step: int | None = None) -> Layout:
 
 def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
     """Return the SQL statements that would create the tables of the SQL schema `main`, keyed by table name."""
-    # Do not query `information_schema`: it binds the views, which runs parts of them.
+    # Do not query `information_schema`, because such a query runs parts of the views.
     query = "SELECT table_name, sql FROM duckdb_tables() WHERE database_name = 'db' AND schema_name = 'main'"
     return dict(connection.execute(query).fetchall())
 
@@ -303,7 +303,7 @@ def _check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
 
 
 def check_migratable(connection: "DuckDBPyConnection", path: Path | str) -> None:
-    """Raise `UsageError` if a file defines macros, which a migration might call instead of DuckDB's functions."""
+    """Raise `UsageError` if a file defines macros. A migration might call a macro instead of a DuckDB function."""
     query = "SELECT count(*) FROM duckdb_functions() WHERE database_name = 'db' AND NOT internal"
     if connection.execute(query).fetchall()[0][0]:
         raise UsageError(f"{path} has an older schema and macros that are not kernrec's; it is not brought up to date")

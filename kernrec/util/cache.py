@@ -47,7 +47,7 @@ def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEn
 
 
 def shipped_toml(path: Path) -> dict[str, Any]:
-    """Return the content of one of kernrec's TOML files, cached as JSON, which is faster to parse."""
+    """Return the content of a TOML file of kernrec. The content is cached as JSON, because JSON is faster to parse."""
     content = path.read_bytes()
 
     def parse() -> CacheEntry:

@@ -34,7 +34,7 @@ def open_input(path: Path, title: object = None) -> BufferedReader:
     descriptor = os.open(path, _FLAGS)
     try:
         check_kind(os.fstat(descriptor).st_mode, path if title is None else title)
-        return os.fdopen(descriptor, "rb")  # This call raises IsADirectoryError for a folder.
+        return os.fdopen(descriptor, "rb")  # `fdopen` raises IsADirectoryError for a folder.
     except BaseException:
         os.close(descriptor)
         raise
@@ -136,7 +136,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
-    """Lock a file, which is created if necessary.
+    """Lock a file. Create the file if necessary.
 
     Args:
         wait_s: maximum seconds to wait for another process.
@@ -178,7 +178,7 @@ _IN_USE = ".in-use"
 
 def new_scratch_path() -> Path:
     """Return a new, unpredictable path for temporary files."""
-    from tempfile import gettempdir  # This import is slow, and queries do not need it.
+    from tempfile import gettempdir  # Import late, because the import is slow and queries do not need it.
 
     return Path(gettempdir(), f"{_PREFIX}{os.urandom(16).hex()}")
 
@@ -191,7 +191,7 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
 
     Args:
         path: path of the folder, by default from `new_scratch_path`.
-        beside: another path from `new_scratch_path`, which is deleted together with the folder.
+        beside: another path from `new_scratch_path`, to delete together with the folder.
     """
     folder = path or new_scratch_path()
     folder.mkdir(mode=0o700)

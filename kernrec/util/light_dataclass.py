@@ -20,9 +20,9 @@ def _light(*, frozen: bool, eq: bool = True, kw_only: bool = False) -> Callable[
     assert frozen, "only frozen classes are made without generated code"
 
     def decorate(cls: _Class) -> _Class:
-        # Set a docstring. Otherwise, the standard decorator would inspect the signature of `__init__`.
+        # Without a docstring, the standard decorator would inspect the signature of `__init__`.
         cls.__doc__ = cls.__doc__ or cls.__name__
-        # Python 3.14 creates annotations on request, so this may be None.
+        # Python 3.14 creates annotations on request, so the entry may be None.
         annotations = cls.__dict__.get("__annotations__")  # noqa: RUF063
         if annotations is None or any(hasattr(base, _FIELDS) for base in cls.__bases__):
             fields = {field.name: field for field in dataclasses.fields(_standard(cls))}
@@ -52,7 +52,7 @@ _MISSING = dataclasses.MISSING
 
 
 class _LaterFields:
-    """Placeholder for the fields of a class, which the standard decorator creates on first use."""
+    """Placeholder for the fields of a class. The standard decorator creates the fields on first use."""
 
     def __init__(self, cls: type, described: Mapping[str, "dataclasses.Field[Any]"]) -> None:
         """Create the placeholder. `described` contains the fields that are defined with `field(...)`."""

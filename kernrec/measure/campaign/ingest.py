@@ -89,7 +89,7 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """Return a problem's valid measurements on a GPU model from a database, which may not exist."""
+    """Return a problem's valid measurements on a GPU model. Return none if the database does not exist."""
     if not database.exists():
         return []
     with Database.open(database) as opened:

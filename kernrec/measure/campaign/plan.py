@@ -286,7 +286,7 @@ class Chooser:
         raise NotImplementedError
 
     def learn(self, measurement: Measurement) -> None:
-        """Learn from a new measurement, which is already in the journal."""
+        """Learn from a new measurement. The measurement is already in the journal."""
 
     def done(self, visit: PlannedProblem, seconds: float) -> None:
         """Learn that a visit has ended. It took `seconds` on the device's clock."""

@@ -125,7 +125,7 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
     for piece in pieces:
         wanted, actual = expected[piece], values(stored[piece], dtype)
         unwritten += int(xp.count_nonzero(xp.isfinite(wanted) & ~xp.isfinite(actual)))
-        # Compare exactly, which is correct even for integers beyond 2^53. float64 would round them.
+        # Compare integers directly, because float64 would round integers beyond 2^53.
         unequal = (actual != wanted) & (wanted == wanted)
         apart = xp.abs(_finite(actual, xp) - _finite(wanted, xp)) / xp.maximum(xp.abs(_finite(wanted, xp)), rms or 1.0)
         infinite = unequal & ~xp.isfinite(wanted)
@@ -151,7 +151,7 @@ class ProblemBuffers:
     """Tensors of a problem in GPU memory. Launches use several copies in turn, so that L2 holds no old data."""
 
     def __init__(self, prepared: PreparedProblem, initial: Mapping[str, np.ndarray], l2_bytes: int) -> None:
-        """Allocate copies of the tensors, and fill them with their `initial` contents, which are in host memory."""
+        """Allocate copies of the tensors, and fill the copies with the `initial` contents from host memory."""
         tensors = prepared.problem.tensors
         first: dict[str, Any] = {name: cupy.asarray(array) for name, array in initial.items()}
         for name, tensor in tensors.items():

@@ -72,7 +72,7 @@ class _LoadHistory:
         return self._end[-1] if self._end else 0.0
 
     def add(self, start_s: float, seconds: float, power_w: float) -> None:
-        """Add a span, which must not begin before the last span ends."""
+        """Add a span. The span must not begin before the last span ends."""
         if self._end and self._end[-1] == start_s and self._power[-1] == power_w:
             self._end[-1] += seconds
             return

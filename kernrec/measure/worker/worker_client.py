@@ -32,7 +32,7 @@ class Stopped(Exception):  # noqa: N818 - no error: the campaign was told to sto
 
 
 class WorkerClient:
-    """Client of a worker process, which starts at the first request."""
+    """Client of a worker process. The process starts at the first request."""
 
     def __init__(self, opening: Mapping[str, Any], stopping: Callable[[], bool] = lambda: False) -> None:
         """Create a client without starting the process. The worker is killed as soon as `stopping` returns True."""
@@ -42,7 +42,7 @@ class WorkerClient:
         self._stderr: BinaryIO | None = None
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.info: dict[str, Any] = {}
-        """Answer to the `open` request, which describes the device."""
+        """Description of the device, from the answer to the `open` request."""
         self.device_s = 0.0
         """Total duration of all requests in seconds, on the device's own clock."""
 

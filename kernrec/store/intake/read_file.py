@@ -3,7 +3,7 @@
 The child reads a request from standard input and prints one JSON object, `{"found": ...}` or `{"refused": text}`. A
 request names one of these tasks:
 
-    database      check the rows of a database: measurements stay in a copy of it, other rows go to `<table>.parquet`
+    database      check the rows of a database: measurements stay in a copy, other rows go to `<table>.parquet`
     segments      check groups of Parquet files of our tables, as in bundles; measurements go to a new database
     check         only check whether the parent may open a database
     faults        only find the impossible rows of the user's own database
@@ -320,7 +320,7 @@ def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tupl
 
 
 def _double_keys(connection: "DuckDBPyConnection", table: str, source: str) -> list[str]:
-    # Count hashes first, which takes half the memory of counting keys. Compare keys only if two hashes are equal.
+    # Count hashes first, because counting keys takes twice the memory. Compare keys only if two hashes are equal.
     ((some,),) = connection.execute(f"SELECT count(*) > count(DISTINCT hash({table}_id)) FROM {source}").fetchall()
     if not some:
         return []

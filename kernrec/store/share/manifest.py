@@ -64,7 +64,7 @@ class Manifest:
 
     segments: tuple[Segment, ...]
     models: tuple[str, ...] = ()
-    """Names of model files in bundles of kernrec 0.1, which kernrec never reads."""
+    """Names of model files in bundles of kernrec 0.1. kernrec never reads these files."""
     created_at: str = ""
     made_by: str = ""
     licence: str = LICENCE
@@ -124,7 +124,7 @@ def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
 
 
 def parse_manifest(content: bytes, title: str) -> Manifest:
-    """Parse an untrusted manifest. Raise `UsageError`, which uses the name `title`, if the content is not valid."""
+    """Parse an untrusted manifest. Raise `UsageError` with the name `title` if the content is not valid."""
     with parsing(title, "the manifest of a bundle"):
         document = json.loads(content)
         if not isinstance(document, dict) or document.get("format") != _BUNDLE:
@@ -146,7 +146,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
 
 
 def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
-    """Parse an untrusted withdrawal. Raise `UsageError`, which uses the name `title`, if the content is not valid."""
+    """Parse an untrusted withdrawal. Raise `UsageError` with the name `title` if the content is not valid."""
     with parsing(title, "a withdrawal"):
         document = json.loads(content)
         old = document["format"] == _OLD_WITHDRAWAL

@@ -29,7 +29,7 @@ PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
 _FOLDERS = r"(?:[A-Za-z]:)?(?:[\\/]+[^\\/\s:\"'']+)+[\\/]+"
 """Matches the folders of an absolute path, but not the last part."""
 _UUID = r"(?i)\b(?:(?:GPU|MIG)-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-"""Matches the UUID of a GPU or of a MIG slice, which drivers put in their errors."""
+"""Matches the UUID of a GPU or of a MIG slice. Error messages of drivers contain UUIDs."""
 
 _CONTROL = r"[\x00-\x1f\x7f-\x9f]+"
 

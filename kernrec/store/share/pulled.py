@@ -1,4 +1,4 @@
-"""Manage the database of pulled rows, which all came in bundles.
+"""Manage the database of pulled rows. All pulled rows came in bundles.
 
 The table `merged` records the bundle and the signer of each row. A row stays while at least one signer shares it
 without withdrawing it. All rows of a bundle are added in one transaction.
