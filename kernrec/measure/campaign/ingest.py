@@ -89,7 +89,7 @@ def _fits(measurement: Measurement) -> bool:
 
 
 def earlier_measurements(database: Path, problem: Problem, gpu: str) -> list[Measurement]:
-    """Return a problem's valid measurements on a GPU model. Return none if the database does not exist."""
+    """Return a problem's valid measurements on a GPU model. Return an empty list if there is no database."""
     if not database.exists():
         return []
     with Database.open(database) as opened:
