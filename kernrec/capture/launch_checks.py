@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kernrec.capture.call_file import short_name
 from kernrec.capture.loaded_module import LoadedModule
-from kernrec.checking.check_launch import Checked, has_no_effect, watched_memory
+from kernrec.checking.check_launch import Checked, is_harmless, watched_memory
 from kernrec.checking.findings import Describer, Finding, distinct
 from kernrec.errors import KernrecError
 from kernrec.kernel.cuda_signature import signatures
@@ -78,7 +78,7 @@ class LaunchChecks:
                 Emulation(module.module, launch, options).run(order[ran:])
         except EmulationError as error:
             failed = error
-        findings = [describer.of(raw) for raw in emulation.findings if not has_no_effect(function, raw)]
+        findings = [describer.of(raw) for raw in emulation.findings if not is_harmless(function, raw)]
         if failed is not None and (finding := describer.of_error(str(failed), list(launch.buffers))) is not None:
             findings.append(finding)
         self._add(launch.entry, findings, names, (ran, blocks), notes)

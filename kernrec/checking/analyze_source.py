@@ -44,7 +44,7 @@ _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceAnalysis:
-    """Kernel to analyze: all configs of its spec, or one launch if there is no spec."""
+    """Request to analyze all configs of a kernel with a spec, or one launch of a kernel without a spec."""
 
     source: str
     """Text in CUDA C++ or PTX."""
@@ -113,7 +113,7 @@ def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: 
     Args:
         folder: Folder for the source.
         database: Path of the database for the profiles.
-        processes: Number of processes that emulate.
+        processes: Number of worker processes that emulate the kernel.
 
     Raises:
         UsageError: The source, the spec or the launch cannot be used.
@@ -148,7 +148,7 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
         arguments: Descriptions of the arguments in the order of the parameters, or values keyed by parameter.
         grid: Number of thread blocks along one to three axes.
         block: Threads per block along one to three axes.
-        query: Objective and bounds.
+        query: Objective for ranking the configs, and limits such as the maximum power.
 
     Raises:
         UsageError: The source or the launch cannot be used.
@@ -218,12 +218,12 @@ class SourceReport:
 
 
 def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, query: Query) -> SourceReport:
-    """Explain the performance of a kernel in the launch that the host code in its file makes.
+    """Explain the performance of a kernel. The host code in the same file determines its grid and arguments.
 
     Args:
         words: Name of the kernel, and the user's options about its launch.
         database: Path of the database for the profiles.
-        query: Objective for comparing configs, and conditions of the launch.
+        query: Objective for ranking the configs, and limits such as the maximum power.
 
     Raises:
         UsageError: The file does not determine the launch of the kernel.

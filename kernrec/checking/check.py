@@ -118,8 +118,8 @@ Reference = Mapping[str, Any] | Callable[..., Any]
 
 BUDGET = 20_000_000
 """Maximum number of PTX instructions of a batch of thread blocks. A batch that exceeds it counts as an endless loop."""
-_TERMS = 4096.0
-"""Number of terms in each sum that the default tolerance assumes."""
+_ASSUMED_TERMS = 4096.0
+"""Assumed number of terms per sum, for the default tolerance."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
         raise UsageError(f"the reference of {name} is not finite, but {name} holds integers")
     dtype = f"{actual.dtype.kind}{8 * actual.dtype.itemsize}"
     floating = actual.dtype.kind == "f"
-    allowed = tolerance if tolerance is not None else rounding(dtype, _TERMS) if floating else 0.0
+    allowed = tolerance if tolerance is not None else rounding(dtype, _ASSUMED_TERMS) if floating else 0.0
     wanted = expected.reshape(-1).astype(np.float64 if floating else actual.dtype)
     stored = actual.reshape(-1)
     error = compare(stored, dtype, wanted, np, allowed, "reference")
@@ -299,8 +299,7 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
         apart = np.where((wide == exact) | (np.isnan(wide) & np.isnan(exact)), 0.0, np.abs(wide - exact))
     worst = int(np.argmax(np.where(np.isfinite(apart), apart, np.inf)))
     index = tuple(int(n) for n in np.unravel_index(worst, actual.shape))
-    # `compare` skips expected values that are NaN, because NaN usually marks elements that the kernel does not write.
-    # Here, NaN may also be the correct result.
+    # `compare` ignores elements whose expected value is NaN, but NaN may also be the correct result.
     missing = bool((np.isnan(exact) & ~np.isnan(wide)).any())
     return OutputCheck(
         math.inf if missing else error.largest, allowed, error.unwritten, index, float(wide[worst]), float(exact[worst])

@@ -40,9 +40,8 @@ from kernrec.ptx.state.results import EmulationError
 from kernrec.util.light_dataclass import dataclass
 
 _CHUNK = 64
-_FIRST = 1024
-"""Number of thread blocks at the start of the grid to run before samples of other blocks."""
-_LAST = 64
+_FIRST, _LAST = 1024, 64
+"""Number of thread blocks to run at the start and at the end of the grid, before random blocks."""
 
 _ARITHMETIC = frozenset({"add", "mul", "fma", "max", "min", "cvt", "mov"})
 
@@ -63,12 +62,12 @@ class Checked:
 
 @dataclass(frozen=True)
 class LaunchLimits:
-    """Limits of a launch."""
+    """Time and GPU resources for a launch. A launch that needs more resources than `sm` has is an error."""
 
     seconds: float = 10.0
     sm: SmLimits | None = None
     resources: Resources | None = None
-    """Registers and shared memory of the compiled kernel."""
+    """Registers and shared memory that the compiled kernel needs."""
 
 
 def check_launch(
@@ -112,12 +111,12 @@ def check_launch(
         if finding is None:
             raise
         findings.append(finding)
-    findings = [*(describer.of(raw) for raw in emulation.findings if not has_no_effect(function, raw)), *findings]
+    findings = [*(describer.of(raw) for raw in emulation.findings if not is_harmless(function, raw)), *findings]
     return Checked(distinct(findings), counts, len(ran), blocks, tuple(notes))
 
 
 def without_guesses(checked: Checked, draft: Draft) -> Checked:
-    """Drop accesses beyond buffers whose size kernrec assumed, and add a note on them."""
+    """Replace out-of-bounds errors by a note if neither the host code nor the user states the buffer's size."""
     stated = {text.partition("=")[0] for text in draft.launch.arguments} if draft.launch is not None else set()
     guessed = draft.buffers.keys() - stated
     beyond = {each.memory for each in checked.findings if each.kind == "out-of-bounds"} & guessed
@@ -141,32 +140,29 @@ def watched_memory(function: Function, uninitialized: frozenset[str]) -> tuple[C
     return CheckedMemory(uninitialized, shared, not ordered), notes
 
 
-def has_no_effect(function: Function, raw: RawFinding) -> bool:
-    """Return whether a load of an unwritten value is harmless.
-
-    This is true if the value is only copied within shared memory, as in a stencil, or if the compiler moved the load
-    ahead of a condition.
-    """
+def is_harmless(function: Function, raw: RawFinding) -> bool:
+    """Return whether the emulator reported a load of unwritten shared memory that cannot affect the results."""
     load = function.instructions[raw.source]
     value = load.operands[0] if load.operands else None
     if raw.kind != "uninitialized-shared" or load.opcode != "ld" or not isinstance(value, Register):
         return False
     users = [ins for ins in function.instructions if value.name in ins.sources]
+    # Stencils copy unwritten values within shared memory.
     copies = all(ins.opcode == "st" and "shared" in ins.modifiers and ins.operands[1] == value for ins in users)
-    return copies or _is_read_ahead(function, value.name)
+    return copies or _is_speculative(function, value.name)
 
 
-def _is_read_ahead(function: Function, name: str, steps: int = 2) -> bool:
-    """Return whether the compiler probably moved the load of a register ahead of a condition.
-
-    The register then only reaches `selp` or combined comparisons, after at most `steps` arithmetic instructions.
-    """
+def _is_speculative(function: Function, name: str, steps: int = 2) -> bool:
+    """Return whether the compiler probably moved the load of a register before the `if` that guards the load."""
+    # The kernel then selects the value by a condition, or combines comparisons by `and` or `or`.
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
         (ins.opcode == "selp" and ins.operands[-1] != Register(name))
         or (ins.opcode == "setp" and all(_is_joined(function, result) for result in ins.results))
         or (
-            ins.opcode in _ARITHMETIC and steps > 0 and all(_is_read_ahead(function, r, steps - 1) for r in ins.results)
+            ins.opcode in _ARITHMETIC
+            and steps > 0
+            and all(_is_speculative(function, r, steps - 1) for r in ins.results)
         )
         for ins in users
     )

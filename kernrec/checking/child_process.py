@@ -22,7 +22,7 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.process import confine, kill_group, limit_resources, module_command, own_group
 
 LAUNCH_BUDGET = 5_000_000
-"""Maximum number of PTX instructions of a batch of thread blocks, which takes a few seconds."""
+"""Maximum number of PTX instructions of a batch of thread blocks. Emulating so many takes a few seconds."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Limits:
 
     @property
     def wall_s(self) -> float:
-        """Return the seconds until a process is killed. They exceed `time_s`, because others may use the CPU."""
+        """Return the maximum wall time of a process in seconds. It includes waiting for a busy CPU."""
         return 60.0 + 5.0 * self.time_s
 
     def __post_init__(self) -> None:
@@ -55,9 +55,9 @@ PACKAGE = Path(paths.__file__).resolve().parent
 
 
 def limit_process(limits: Limits, folder: Path) -> bool:
-    """Limit this process and its children permanently. They may write only to `folder`.
+    """Limit time, memory and file access of this process and its children permanently.
 
-    Return whether reading is restricted, too: to this folder and to the files that the processes need to run.
+    Return whether the system restricts file access: reading to required files, and writing to `folder`.
     """
     seconds = math.ceil(limits.time_s)
     # Set the hard limits, too, because NVRTC raises its soft limits to them.
@@ -69,7 +69,7 @@ def limit_process(limits: Limits, folder: Path) -> bool:
 def _readable() -> list[Path]:
     """Return the files and folders that Python, NumPy, the compiler and kernrec need to read."""
     installed = [Path(place) for place in (sys.prefix, sys.base_prefix, os.path.realpath(sys.executable))]
-    # In the module search path, allow only folders of installed packages, no checkout and no home folder.
+    # `sys.path` may also contain a checkout or a home folder, which the process must not read.
     installed += [Path(place) for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
     # DuckDB aborts if it cannot read the process's control group.
     system = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/sys/devices/system/cpu", "/sys/fs/cgroup")

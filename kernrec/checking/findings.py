@@ -135,7 +135,7 @@ class Describer:
 
     def of(self, raw: RawFinding) -> Finding:
         """Return the finding for a report of the emulator."""
-        if raw.kind == "race-atomic":  # Describe the write of the race, which is usually the initialization.
+        if raw.kind == "race-atomic":  # Describe the plain write. It usually initializes the value too late.
             raw = raw._replace(source=raw.other, other=raw.source)
         if raw.kind == "barrier":  # Describe the access that comes first in the source code.
             raw = raw._replace(source=min(raw.source, raw.other), other=max(raw.source, raw.other))
@@ -221,9 +221,9 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Correct the buffer in the emulator's message about an access just before the start of a buffer.
+    """Correct the emulator's message about an access just before a buffer, which names the previous buffer.
 
-    The emulator names the previous buffer, because its address range contains the address.
+    `buffers` contains the buffers' names in the order of their addresses.
     """
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)

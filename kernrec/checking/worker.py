@@ -1,7 +1,7 @@
-"""Compile and emulate, or analyze, one source: the main program of the child in `kernrec.checking.child_process`.
+"""Check or analyze one source, as the main program of a child process of `kernrec.checking.child_process`.
 
 The process imports everything before it loses access to files. It writes `outcome` and either `message` or `result` to
-`result.json`. An invalid request gives only `misuse`, and a missing package only `missing`.
+`result.json`. If the request is invalid, it writes only `misuse`. If a package is missing, it writes only `missing`.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ def main(folder: Path) -> None:
     watch = threading.Thread(target=_end_with_parent, daemon=True)
     holds_no_lock(watch)
     watch.start()
-    with contextlib.suppress(KernrecError):  # If the engine is missing, the launch reports it.
-        engine.module()  # Load the module before this process loses access to its files.
+    with contextlib.suppress(KernrecError):  # The task reports a missing engine.
+        engine.module()  # Load kernrec's C++ engine before this process loses access to its file.
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}
@@ -64,7 +64,7 @@ def main(folder: Path) -> None:
 def _end_with_parent() -> None:
     if not os.read(sys.stdin.fileno(), 1):
         if hasattr(os, "killpg"):
-            os.killpg(0, signal.SIGKILL)  # The process has its own process group (`own_group`).
+            os.killpg(0, signal.SIGKILL)  # This process group contains only this process and its children.
         os._exit(1)
 
 

@@ -1,8 +1,8 @@
 """Run one measuring campaign on all GPUs of a cluster.
 
 Each GPU model has its own `Chooser`. All GPUs of a model share one limit on the number of configs, and each GPU has its
-own time limit. With `Strategy.ALL`, one GPU makes all measurements of a problem, because two GPUs of one model differ
-by more than good configs do. The other strategies divide one problem among all GPUs of the model.
+own time limit. With `Strategy.ALL`, one GPU measures all configs of a problem, because two GPUs of the same model can
+differ more in speed than two good configs. The other strategies divide one problem among all GPUs of the model.
 """
 
 import math
@@ -30,7 +30,7 @@ class SharedProblems(Chooser):
     """Chooser that divides a fixed list of planned problems among the GPUs of one model."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
-        """Create a chooser that screens at most `configs` configs of all problems together, or any number if None."""
+        """Create a chooser. `configs` limits the total number of configs of all problems, unless it is None."""
         problems = list({planned.problem.key: planned for planned in problems}.values())
         part = None if configs is None else math.ceil(configs / max(1, len(problems)))
         self._waiting: list[PlannedProblem] = []
@@ -78,8 +78,7 @@ def collect_on(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> CollectResult:
-    """Measure the requested problems on a cluster, with the arguments and results of
-    `kernrec.measure.collect.collect`."""
+    """Measure the requested problems on a cluster. For arguments and result, see `kernrec.measure.collect.collect`."""
     kinds: dict[str, Chooser] = {}
 
     def chooser(gpu: str, limits: Limits) -> Chooser:

@@ -60,7 +60,7 @@ class _Device:
 
 @dataclass
 class _Kind:
-    """A GPU model in the campaign: the limits that all its GPUs must have, and the remaining visits."""
+    """GPU model in the campaign. All GPUs of the model must have the same limits of power and clocks."""
 
     limits: Limits
     chooser: Chooser
@@ -92,7 +92,7 @@ class Driver:
         self._kinds: dict[str, _Kind] = {}
         # Actors that the first `join` found and that have not replied; None before the first `join`
         self._first: set[str] | None = None
-        # Number of measurements, keyed by (GPU, problem, tier).
+        # Number of measurements, keyed by (GPU, problem, `Measurement.tier`).
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
     def run(self) -> CollectResult:

@@ -79,7 +79,8 @@ class Answer:
     """Duration of the visit in seconds, on the device's clock."""
     spent: bool = False
     error: str | None = None
-    """Reason why the GPU leaves the campaign, or None if it stays. Empty if the request is for other GPUs."""
+    """Reason why the GPU leaves the campaign, or None if the GPU stays. The reason is empty if the user did not request
+    this GPU model."""
 
 
 class GpuLost(Exception):  # noqa: N818 - the loss of a GPU is not an error in this program
@@ -113,7 +114,7 @@ class GpuActor:
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
             self,
-            # The driver counts the configs.
+            # Set only a time limit: the driver limits the number of configs on all GPUs together.
             device.settings(replace(request, budget=CampaignBudget(request.budget.seconds))),
             self._take,
             device.compile_queue(),
@@ -162,7 +163,7 @@ class GpuActor:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Replace the kernels in a problem from another process by this process's objects, which cache results."""
+    """Replace the kernel objects from the driver by this process's kernel objects, which cache results."""
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]

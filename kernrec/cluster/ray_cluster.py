@@ -59,7 +59,8 @@ def connect(address: str) -> Any:
     thread.join(CONNECT_S)
     if thread.is_alive():
         raise UsageError(f"--cluster {address}: no Ray cluster answers within {CONNECT_S:g} s")
-    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # A busy machine causes it, too.
+    # Ray also raises `ConnectionError` on a busy machine.
+    if errors and address == "auto" and isinstance(errors[0], ConnectionError):
         raise UsageError(
             "--cluster auto: this machine belongs to no Ray cluster (`ray start --head` starts one); give host:port of"
             " its head node"

@@ -56,8 +56,8 @@ def check_target(module: Module, sm: int) -> None:
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
     """Assemble PTX text for the compute capability `sm`. Return machine code (`cubin`) and resources of the kernels.
 
-    Without an assembler, `cubin` is empty and the resources are estimates. If the PTX ISA version is too new for the
-    assembler, its newest version is used.
+    Without an assembler, `cubin` is empty and the resources are estimates. If the assembler does not support the PTX
+    ISA version of the text, the text is assembled as the newest version that the assembler supports.
 
     Raises:
         CompileError: the assembler rejects the PTX.

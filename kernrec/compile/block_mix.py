@@ -2,7 +2,7 @@
 
 Line information relates each machine instruction to a PTX line. The assembler keeps neither blocks nor loops:
 
-- It unrolls loops. If a block occurs n times in machine code, each instruction counts 1/n times per execution.
+- It unrolls loops. If machine code contains n copies of a block, each instruction of the copies counts as 1/n.
 - It moves code. An instruction that left its loop counts for the block before the loop.
 - It replaces branches by predicates. The code after such a branch counts for the block before the branch.
 
@@ -27,25 +27,19 @@ _MEMORY = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "atomic
 _KEPT = _MEMORY | {"bar", "shfl", "mma"}
 """Classes of instructions that the assembler may merge, but neither adds nor removes."""
 _ARITHMETIC = frozenset({"fma32", "mufu", "f64"})
-"""Further classes that show how many copies of a block there are."""
+"""Other classes of instructions that kernrec counts to estimate how often the assembler copied a block."""
 _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of subroutines that ptxas adds."""
-_FEW = 6
-"""Constant in the limit with `_NEAR`, because all instructions of a small block may have moved."""
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
-_NEAR, _MOST = 1.5, 3.0
-"""Limits for a block with an unknown number of copies, given its estimated and actual machine instructions.
-
-The limits are: estimated <= `_NEAR` * actual + `_FEW`, and actual <= `_MOST` * estimated + `_UNROLLING`.
-"""
-_OFTEN = 0.25
-"""Minimum fraction of a block's instructions that must agree on a number of copies."""
+_MOST_MISSING, _MOVED = 1.5, 6
+"""Maximum ratio of estimated to actual machine instructions, plus a number of instructions that may have moved."""
+_MOST_ADDED, _UNROLLING = 3.0, 40
+"""Maximum ratio of actual to estimated machine instructions, plus a number for computing the trips of a loop."""
+_ENOUGH_VOTES = 0.25
 _LARGEST = 10_000_000
-"""Maximum product of the numbers of machine instructions and branches. Larger kernels are estimated from PTX."""
-_UNROLLING = 40
-"""Constant in the limit with `_MOST`. The block before an unrolled loop also computes the number of trips."""
+"""Maximum number of machine instructions times number of branches. Larger kernels are estimated from PTX."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +144,8 @@ class _Matching:
         matched = []
         for block in self.function.blocks:
             index, estimate = block.index, self.estimated[block.index]
-            actual, few = sum(issue[index].values()), sum(estimate.values())
-            near = few <= _NEAR * actual + _FEW and actual <= _MOST * few + _UNROLLING
+            actual, expected = sum(issue[index].values()), sum(estimate.values())
+            near = expected <= _MOST_MISSING * actual + _MOVED and actual <= _MOST_ADDED * expected + _UNROLLING
             same = index in related or self.heads.get(index, index) != index or near
             stated = _bytes_of(block)
             matched.append(same and index not in called and abs(moved[index] - stated) <= _TOLERANCE * stated)
@@ -198,9 +192,9 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            # Merged loads and fused arithmetic suggest too few copies of a block, so use the largest likely number.
+            # Each instruction votes for a number of copies. Merged loads vote for too few, so use the largest number.
             votes = anchors[block] + other[block]
-            often = [number for number, count in votes.items() if count >= _OFTEN * votes.total()]
+            often = [number for number, count in votes.items() if count >= _ENOUGH_VOTES * votes.total()]
             if votes:
                 copies[block] = max(*often, 1.0, votes.most_common(1)[0][0])
         related = {block for votes in (anchors, other) for block, of_block in votes.items() if of_block}
@@ -248,7 +242,7 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of machine code that execute some trips of a loop outside the loop."""
+        """Yield the ranges of machine code for iterations that the assembler peeled off a loop."""
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):

@@ -102,8 +102,8 @@ class CompileJob:
 
 
 def wheel_folders(*names: str) -> list[Path]:
-    """Return the folders with these names, such as `cu13/bin`, in which NVIDIA's wheels may be installed."""
-    # This does not import anything, because `nvidia` is a namespace package.
+    """Return the paths to which NVIDIA's wheels install the folders `names`, such as `cu13/bin`."""
+    # `find_spec` imports nothing, because `nvidia` is a namespace package.
     package = importlib.util.find_spec("nvidia")
     places = (package.submodule_search_locations or []) if package else []
     return [Path(place, name) for place in places for name in names]
@@ -204,7 +204,7 @@ class CompileCache:
 
     @staticmethod
     def key(*parts: str) -> str:
-        """Return a hash of the parts. (`ab`, `c`) and (`a`, `bc`) have different hashes."""
+        """Return a hash of several texts. (`ab`, `c`) and (`a`, `bc`) have different hashes."""
         text = "".join(f"{len(part)}:{part}" for part in (_FORMAT, *parts))
         return sha256(text.encode()).hexdigest()
 

@@ -58,7 +58,7 @@ def disassembler() -> str | None:
 
 
 def code_source(sm: int) -> str:
-    """Return a text that identifies the programs for machine code of `sm`, or an empty text if they are missing."""
+    """Return a text that identifies the installed ptxas and nvdisasm, or an empty text if they do not support `sm`."""
     programs = _programs(sm)
     return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
 

@@ -85,7 +85,7 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
         (torch._C, _library_calls(torch, simulated)),
         (torch.cuda, _cuda_calls(torch, simulated)),
         (torch, {"Generator": _generator(torch)}),
-        # Change the default device itself, because Torch applies it after all modes.
+        # Torch adds the default device to calls after `mode` has replaced GPUs, so replace the default device, too.
         (context, {"__init__": _on_cpu(torch, context.__init__)}),
         (torch.version, {} if torch.version.cuda else {"cuda": "13.0"}),
         (torch.autocast, {"__init__": _on_cpu(torch, torch.autocast.__init__)}),
@@ -152,7 +152,7 @@ class _Idle:
 
 
 class Event(_Idle):
-    """Stand-in for a CUDA event: all work is done at once, so the event has always happened."""
+    """Stand-in for a CUDA event that has already happened."""
 
 
 class Stream(_Idle):
@@ -286,7 +286,7 @@ def _mode(torch: Any) -> Any:
         tensor.record_stream: None,
     }
     unchanged = (tensor.cuda, tensor.pin_memory)
-    products = (torch.mm, torch.bmm, torch.addmm, torch.baddbmm)  # On a CPU, they have no `out_dtype`.
+    products = (torch.mm, torch.bmm, torch.addmm, torch.baddbmm)  # The CPU functions have no argument `out_dtype`.
 
     class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         """Torch mode that replaces GPUs in arguments by the CPU."""

@@ -78,7 +78,7 @@ def quoted_names(source: str) -> frozenset[str]:
 def _directives(text: str) -> Iterator[tuple[str, int]]:
     """Yield each directive that reads a file, with the position of its operand, in linear time."""
     ends = [match.end() for match in re.finditer(r"\*/", text)]
-    after: dict[int, int] = {}  # Position after the blanks and comments that follow each comment.
+    after: dict[int, int] = {}  # Maps the end of a comment to the next position that is neither blank nor comment.
 
     def skipped(place: int) -> int:
         passed = []

@@ -227,8 +227,7 @@ def cache_key(job: CompileJob) -> str:
 
         types = (f"{name}={kind}" for name, kind in target.signature.items())
         code = (target.function, *types, *job.macros, target.key or job.source, *(() if fp_fusion() else ("unfused",)))
-        # "named" makes the key differ from the keys of kernrec 0.1.0, whose entries for functions with
-        # `@triton.jit(repr=...)` contain the name that `repr` returns.
+        # "named" avoids the cache entries of kernrec 0.1.0, in which `@triton.jit(repr=...)` renames functions.
         return CompileCache.key("named", triton_compiler(), f"sm_{job.sm}", *code)
     by = nvcc_version() if job.host_code else compiler()
     return CompileCache.key(by, f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
@@ -254,7 +253,7 @@ def compile_alone(job: CompileJob) -> Compiled:
     options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
-        # An older NVRTC does not know `_MINIMAL`. After any error, compile without it and report only new errors.
+        # An older NVRTC rejects `_MINIMAL`. After any error, compile again without `_MINIMAL`.
         with suppress(CompileError):
             return _compiled(job, [*options, _MINIMAL])
     return _compiled(job, options)

@@ -79,7 +79,7 @@ class CompilingProcesses:
     def compile(
         self, jobs: Iterable[CompileJob], timeout_s: float = 120.0, cache: CompileCache | None = None
     ) -> Iterator[tuple[CompileJob, Result]]:
-        """Compile jobs like `compile_many`. Consume all results before the next call, which drops unfinished jobs."""
+        """Compile jobs like `compile_many`. A new call drops unfinished jobs, so consume all results first."""
         cache = cache if cache is not None else CompileCache.default()
         workers, most = self._workers, MOST_TOGETHER
         if isinstance(jobs, Sized):  # Distribute a few jobs evenly over the processes.
@@ -126,7 +126,7 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Yield each cached job with its result. Yield lists of at most `most` other jobs to compile together."""
+    """Yield (job, result) for each cached job, and lists of at most `most` other jobs to compile together."""
     groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # Jobs with the same source, by `together_key`.
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
@@ -146,7 +146,7 @@ def _groups(
 
 
 class _Worker:
-    """Compiling process with its jobs, and the deadline of the first job."""
+    """Compiling process with its jobs. It compiles the first job, or all jobs together."""
 
     def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
         self.connection, theirs = multiprocessing.Pipe()
@@ -158,7 +158,8 @@ class _Worker:
         theirs.close()  # Close this copy of the child's end, so that reading returns end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
-        self._begun = self._limit_s = self._processor_s = 0.0  # Times of the first job of a group.
+        # Time at the start of the first job, its time limit, and CPU seconds of the process at the start of the job
+        self._begun = self._limit_s = self._processor_s = 0.0
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
@@ -214,7 +215,7 @@ class _Worker:
         self.deadline = self._begun + self._limit_s
 
     def _is_late(self) -> bool:
-        """Return whether the first job has used all its time. Postpone the deadline if it waited for a processor."""
+        """Return whether the first job has used its CPU time. Postpone the deadline if the job waited for a CPU."""
         now = time.monotonic()
         if now < self.deadline:
             return False
@@ -225,7 +226,7 @@ class _Worker:
         return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return an error for the job that ended the process. The list is empty if several jobs are possible causes."""
+        """Return an error for the job that ended the process, or an empty list if several jobs are possible causes."""
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -282,7 +283,7 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
         if not hasattr(signal, "pthread_sigmask"):
             yield
             return
-        # Block this signal only: the resource tracker already ignores Ctrl-C and requests to end.
+        # The resource tracker ignores SIGINT and SIGTERM, but not SIGHUP.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
             if context.get_start_method() == "spawn":

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 MOST_TOGETHER = 8
 """Maximum number of configs per run of the compiler."""
 _QUICK_S = 1.0
-"""Maximum processor seconds per config for compiling together. A config that never ends would block the others."""
+"""Maximum CPU seconds for a source's first config. A slower source is compiled one config at a time, because a config
+that never ends would block the other configs."""
 
 _KERNEL_MARK = "__global__"
 _DECLARES = re.compile(
@@ -93,17 +94,14 @@ class Together:
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the result of each job, in order. Yield None once before jobs that are compiled together.
-
-        All jobs must have the same `together_key`.
-        """
+        """Yield the result of each job, in order. All jobs must have the same `together_key`."""
         rest, source = list(jobs), _source_of(jobs[0])
         # Compile the first job alone, which shows the source's kernels and the compile time.
         if source not in self._kernels:
             yield self._alone(rest.pop(0))
         kernel = self._kernels.get(source)
         if len(rest) > 1 and kernel is not None:
-            yield None
+            yield None  # Announce that the other jobs are compiled together.
             if (together := compile_together(rest, kernel)) is not None:
                 for job, compiled in zip(rest, together, strict=True):
                     if compiled is not None:
@@ -136,8 +134,8 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         kernel: name of the source's kernel in the PTX of a single config.
 
     Returns:
-        PTX and resources of each job, or None if this fails. A job without dynamic shared memory has no result if other
-        jobs use it, because they change the alignment of static memory.
+        PTX and resources of each job, or None if the jobs must be compiled separately. A job's result is None if only
+        other jobs use dynamic shared memory.
     """
     name = _identifier(kernel)
     copies = [f"{name}__kr{number}_" for number in range(len(jobs))]
@@ -166,6 +164,7 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         log = [under_old_name(text) for text in logs[1:] if copy in text]
         if len(ptx) != 1 or len(log) != 1 or list(resources := parse_resources(log[0])) != [kernel]:
             return None
+        # Dynamic shared memory of other jobs changes the alignment of static shared memory.
         alone = _EXTERN in whole.ptx and _EXTERN not in ptx[0]
         code = Compiled(under_old_name(ptx[0]), b"", resources, whole.compiler, log[0])
         results.append(None if alone else code)
@@ -186,7 +185,7 @@ def _parts(ptx: str) -> dict[str, str] | None:
     """Return the PTX of each kernel as if compiled separately. Return None if the PTX defines anything else."""
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
-    declared: list[tuple[str, str]] = []  # (declared symbol, or "" for a comment; line)
+    declared: list[tuple[str, str]] = []  # Pairs (symbol, line). The symbol is empty if the line is a comment.
     function: list[str] | None = None
     for line in (start + rest).splitlines():
         if function is not None:

@@ -128,7 +128,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:
-    """Add missing pointers to scratch memory to a kernel's parameters. Triton 3.4 declares only one of two."""
+    """Add missing pointers to scratch memory to a kernel's parameters. Triton 3.4 declares one of the two pointers."""
     head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
     missing = own + SCRATCH - head[1].count(".param") if head else 0
     more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))
@@ -167,7 +167,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return Triton's type of an argument or tuple item. Store its constant value or known divisor under `path`."""
+        """Return Triton's type of an argument. Store a constant in `constants`, or a divisor in `attributes`."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"
@@ -219,7 +219,7 @@ def _too_much_shared(job: CompileJob, shared: int) -> str | None:
 def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
     """Within a `with` block, stop a compilation before assembly if a block needs too much shared memory.
 
-    Releases before Triton 3.5 have no hook at the time when the size becomes known.
+    This does nothing before Triton 3.5, which added the required hook.
     """
     import triton
 
@@ -230,7 +230,7 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
     def inspect(backend: Any = None, stages: Any = None, *rest: Any) -> tuple[str, str] | None:
         if stages is None:
-            return "kernrec", "kernrec"  # Triton asks for the hook's part of its cache key.
+            return "kernrec", "kernrec"  # Triton adds this text to its cache key.
         assemble = stages["cubin"]
 
         def assembled(source: Any, metadata: Any) -> Any:

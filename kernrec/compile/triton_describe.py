@@ -1,7 +1,7 @@
 """Describe a Triton function before compiling it: its parameters, configs and grids, and the cache key of its code.
 
-A process with limits on time and memory executes the user's file. The result is cached until the file, or a file that
-it imports from its folder, changes.
+A process with limits on time and memory executes the user's file. kernrec caches the result until the user changes the
+file or an imported file in the same folder.
 """
 
 import hashlib
@@ -72,7 +72,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 
     Args:
         function: function with `@triton.jit`, possibly autotuned.
-        grid: function of all arguments and constants by name, or None to compute no grids.
+        grid: function from a dictionary of arguments and constants to a grid, or None to compute no grids.
         request: `arguments` and `configs`, as in `described`.
     """
     layers = layers_of(function)
@@ -102,7 +102,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
         for layer in layers:
             # The decorator `triton.heuristics` adds these constants.
             for name, value in getattr(layer, "values", {}).items():
-                # A captured launch may already contain the value.
+                # A captured launch may already contain the constant.
                 if name not in arguments and name not in constants:
                     names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}

@@ -25,7 +25,7 @@ from kernrec.errors import UsageError, unknown
 _NO_VALUE = (
     ValueError, SyntaxError, TypeError, AttributeError, AssertionError, ImportError, MemoryError, RecursionError,
 )  # fmt: skip
-"""Exceptions that show that a text is not a constant. Gluon's layouts use assertions."""
+"""Exceptions that show that a text is not a constant. Gluon's layouts raise `AssertionError`."""
 _RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
 _FUNCTION = re.compile(r"(?:(?P<module>[A-Za-z_][\w.]*)|(?P<file>/.*\.py)):(?P<name>[A-Za-z_]\w*)")
 """Matches the name of a function after its module or file: `package.module:function`."""
@@ -58,7 +58,7 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
     for place in (folder, top):
         if place is not None and str(place) not in sys.path:
             sys.path.insert(0, str(place))
-    # Give Triton the text that runs: it reads sources through `linecache`, but the file may have changed.
+    # Triton reads the source code from `linecache`. The file may differ from `source`.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     module = ModuleType(f"{package}.{Path(name).stem}" if package else Path(name).stem)
     module.__file__ = path

@@ -1,7 +1,7 @@
 """List the file formats for recommended configs, and write the files.
 
-Each format has a function `emit_name(answers) -> Files` in this package. All answers are for the same GPU. If a detail
-follows the format's name (`Format.example`), the function also gets the detail and the name.
+Each format has a function `emit_name(answers) -> Files` in this package. All answers are for the same GPU. The user may
+write a detail after the format's name, as in `vllm:e=8,n=14336`. The function then also gets the detail and the name.
 """
 
 import os
@@ -86,7 +86,7 @@ class Format:
     compiled: bool = False
     """Whether the writer compiles the kernel."""
     language: Literal["cuda", "triton"] | None = None
-    """Only kernel language of the format, or None if it supports both."""
+    """Language of the kernels that the format supports, or None if the format supports CUDA C++ and Triton."""
     suffix: str = ""
     """Suffix that the file's name must have. Empty for any suffix."""
 

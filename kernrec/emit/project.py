@@ -172,7 +172,7 @@ def _launcher(recommendation: Recommendation, names: Mapping[str, str]) -> str:
 
 
 def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> list[str]:
-    """Return C++ code that launches the kernel at `address`. Addresses are C++ expressions."""
+    """Return C++ code for a launch. `address` and `places` contain the addresses of kernel and tensors as C++ code."""
     lines = ["{"]
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):

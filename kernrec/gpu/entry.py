@@ -16,7 +16,7 @@ _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """Return the compute capability for which to compile code for `sm` (100 for 103, 120 for 121, else `sm`)."""
+    """Return the compute capability to compile for if code runs on `sm`: 100 for 103, 120 for 121, else `sm`."""
     return _CODE_SM.get(sm, sm)
 
 
@@ -67,8 +67,8 @@ class GPU:
     """Clock in Hz at which the data sheet states tensor-core peaks. On a few GPUs, it is below the boost clock."""
     memory_bytes: int
     usable_bytes: int
-    """Memory in bytes that programs can use. On data-center boards with GDDR6, ECC, which is on by default, takes a
-    sixteenth: nvidia-smi reports 46,068 MiB for 48 GiB of an L40S, and 15,360 MiB for 16 GiB of a T4."""
+    """Memory in bytes that programs can use. By default, data-center GPUs with GDDR6 use 1/16 of their memory for ECC.
+    For example, nvidia-smi reports 15,360 MiB for a T4 with 16 GiB."""
     memory_bandwidth: float
     """Memory bandwidth in bytes per second."""
     memory_bus_bits: int
@@ -110,7 +110,7 @@ class GPU:
 
     @property
     def baselines_only(self) -> bool:
-        """Return whether kernrec predicts only baselines for the GPU, because it cannot compile kernels for the GPU."""
+        """Return whether kernrec only predicts libraries such as cuBLAS, because it cannot compile for the GPU."""
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
@@ -142,7 +142,7 @@ Count = TypeVar("Count", int, Ints)
 Share = TypeVar("Share", float, npt.NDArray[np.floating])
 
 _WARP = 32
-_UNLIMITED = 1 << 20  # Number of blocks if a resource is unused, larger than any real number
+_UNLIMITED = 1 << 20  # Block limit of a resource that the kernel does not use. Other limits are lower.
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kernrec.util.cache import shipped_toml
 _CATALOG = Path(__file__).with_name("catalog")
 _LEADING_WORDS = ("nvidia", "geforce", "tesla", "rtx")
 
-# For each key of a generation file, the `GPU` fields that it sets. Each field cites the source that the key cites.
+# `GPU` fields that each key of a catalog file sets. The fields have the same source as the key.
 _FIGURES = {
     "chip": ("chip", "sm"),
     "sms": ("sms",),

@@ -22,11 +22,11 @@ _PLACE = re.compile(r"off|start|begin|first|idx|index|seed|face|rank|lower|id$",
 _COUNT = re.compile(
     r"iter|step|stage|level|pass|round|mode|flag|depth|radius|halo|pad|dilation|trans|is_", re.IGNORECASE
 )
-_ALONE, _SIDE, _SEVERAL, _MANY = 1 << 20, 1024, 1024, 128
-"""Assumed values of one size, of a matrix's side, of two sizes, and of three or more."""
+_SINGLE_SIZE, _MATRIX_SIDE, _TWO_SIZES, _MORE_SIZES = 1 << 20, 1024, 1024, 128
+"""Assumed value of each unknown size of a launch. The value depends on the number of unknown sizes."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_ENLARGED = 1 << 32
-"""Maximum offset, in bytes, up to which kernrec enlarges a buffer."""
+"""Maximum end of an access in bytes. kernrec does not enlarge a buffer for an access beyond this offset."""
 _MOST_ENLARGED = 32
 """Maximum number of buffers to enlarge. The launch is emulated again after each enlargement."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)
@@ -49,8 +49,9 @@ def assumed_words(
     names = [match[1] for text in missing if (match := _NUMBER.fullmatch(text))]
     sizes = [name for name in names if is_size(name)]
     side = len(sizes) == 1 and (axes[0] > 1 or _is_side(kernel_body(source, kernel), sizes[0]))
-    size = (_SIDE if side else _ALONE) if len(sizes) == 1 else _SEVERAL if len(sizes) == 2 else _MANY
-    elements = min(size ** len(sizes), _MOST_ELEMENTS) if len(sizes) > 1 else _ALONE
+    single = _MATRIX_SIDE if side else _SINGLE_SIZE
+    size = single if len(sizes) == 1 else _TWO_SIZES if len(sizes) == 2 else _MORE_SIZES
+    elements = min(size ** len(sizes), _MOST_ELEMENTS) if len(sizes) > 1 else _SINGLE_SIZE
     words = []
     for text in missing:
         if match := _NUMBER.fullmatch(text):
@@ -161,6 +162,6 @@ def _fields(source: str, kind: str, size: int) -> str | None:
         if dtype.endswith("*"):
             texts.append(f"{dtype.removesuffix('*')}[{_MOST_ELEMENTS}]")
         else:
-            texts.append(f"{dtype}:{_SIDE if pointers and dtype[0] in 'iu' and is_size(name) else 1}")
+            texts.append(f"{dtype}:{_MATRIX_SIDE if pointers and dtype[0] in 'iu' and is_size(name) else 1}")
     text = ",".join(texts)
     return text if len(read_structure(text)[0]) == size else None

@@ -1,8 +1,8 @@
 """Match recorded results with a kernel whose source and spec are available.
 
 Recorded and compiled shared memory must be equal, because the compiler does not change it. Register counts depend on
-the compiler version, so only their median difference is compared. In one recording of a convolution, they differed by 3
-to 290 % in 3 of 7 configs.
+the compiler version: in a recording of a convolution, 3 of 7 configs differed by 3 to 290 %. Therefore, kernrec limits
+only the median difference between recorded and compiled register counts.
 """
 
 import statistics
@@ -184,10 +184,9 @@ def _only(
 
 
 def measured_problem(stated: StatedProblem, wanted: StatedProblem, kernel: Kernel | None) -> Problem:
-    """Complete the problem that a file states with the user's problem.
+    """Combine the problem that a file states and the problem that the user specified. Both may be incomplete.
 
     Args:
-        wanted: Problem that the user specified, which may be incomplete.
         kernel: Kernel of the spec, or None if there is no spec.
 
     Raises:
@@ -240,7 +239,7 @@ def check_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             launch = bind_launches(kernel, config, problem, gpu.sm)[0]
             used = compiled.resources[entry_name(compiled.resources, launch.entry)]
             shared = used.static_smem_bytes + launch.shared_bytes
-            reserved = gpu.limits.smem_reserved_per_block  # Not all tools include these bytes, so accept both.
+            reserved = gpu.limits.smem_reserved_per_block  # Some tools add the bytes that the driver reserves.
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 raise UsageError(
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, but "

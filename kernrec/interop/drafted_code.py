@@ -45,7 +45,7 @@ class DraftedCode:
         compiled: Results of earlier compilations, to which new ones are added.
 
     Raises:
-        UsageError: A kernel or macro does not exist, or the source needs what kernrec does not have.
+        UsageError: A kernel, a macro, a header or a template argument is missing.
         CompileError: The compiler rejects the source.
     """
 

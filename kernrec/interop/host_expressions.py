@@ -61,7 +61,7 @@ def folded(text: str) -> str:
         value = eval(compile(ast.parse(text, mode="eval"), "", "eval"), {"__builtins__": {}, "min": min, "max": max})
     except (SyntaxError, ArithmeticError, MemoryError, ValueError, TypeError, NameError):
         raise UnknownError from None
-    # The name `max` alone evaluates to a Python function.
+    # If the text is only `max`, the value is a Python function.
     if not isinstance(value, int | float) or not abs(value) < _LARGEST:
         raise UnknownError
     return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
@@ -90,9 +90,9 @@ def rounded_up(left: str, right: str) -> str:
 
 
 def whole(text: str, rounded: Callable[[float], int]) -> str:
-    """Round a number that has decimals with the function `rounded`. Return text without decimals unchanged.
+    """Apply `rounded` to a number with decimals. Return an expression without decimals unchanged.
 
-    Raise `UnknownError` if the text has decimals but is not a single number.
+    Raise `UnknownError` if an expression with decimals is not a single number.
     """
     if not re.search(r"\d\.|\de[+-]", text):
         return text
@@ -102,7 +102,7 @@ def whole(text: str, rounded: Callable[[float], int]) -> str:
 
 
 def divided(text: str, size: int) -> str:
-    """Return the number of elements of a buffer of `text` bytes, with `size` bytes per element."""
+    """Convert an expression for a buffer's bytes to an expression for its elements of `size` bytes each."""
     if re.fullmatch(r"\d+", text):
         return str(-(-int(text) // size))
     for pattern in (rf"(.+) \* {size}", rf"{size} \* (.+)"):
@@ -112,9 +112,9 @@ def divided(text: str, size: int) -> str:
 
 
 def by_block(text: str, axis: str, extent: int) -> str:
-    """Replace the block's extent in an expression for a number of blocks by `block_x`, `block_y` or `block_z`.
+    """Generalize an expression for the number of blocks along an axis, so that it is valid for any block size.
 
-    The expression then holds for other block sizes, too. Only a rounded-up division by the extent is replaced.
+    A rounded-up division by `extent` becomes a division by `block_x`, `block_y` or `block_z`.
 
     Args:
         axis: `x`, `y` or `z`.

@@ -123,9 +123,9 @@ class HostValues(HostProgram):
                         yield declarator
 
     def value(self, node: "Node | None", names: Mapping[str, str] = MappingProxyType({}), steps: int = 0) -> str:
-        """Convert an expression of the host code to Python notation, and replace variables by their values.
+        """Convert an expression of the host code to Python notation. Raise `UnknownError` if a value is unknown.
 
-        `names` maps host variables to the names that replace them. Raise `UnknownError` if a value is unknown.
+        Variables in `names` are replaced by the mapped names. Other variables are replaced by their values.
         """
         self._nodes_left -= 1
         if node is None or steps > _MOST_STEPS or self._nodes_left < 0:

@@ -74,10 +74,11 @@ def import_results(
     Args:
         wanted: Parts of the measured problem that neither the file nor the kernel's spec states.
         gpu: Name of the measured GPU. It is required if the file does not name the GPU.
-        kernel: Kernel with its source, or only its name. A kernel with source is stored, and the results become its
-            measurements. A name is required if the file names no kernel, and selects a kernel if the file has several.
+        kernel: Kernel with its source, or only its name. A kernel with its source is stored, and the results become
+            measurements of the kernel. A name is required if the file names no kernel. If the file names several
+            kernels, only results of the kernel `kernel` are added.
         recorder: Source of the measurements, such as a person, a paper or a repository.
-        mapped: Columns of a table whose name or unit differs from kernrec's.
+        mapped: Table columns to read with another name or unit than in the file.
         ignored: Columns of a table, or names in the file's configs, that are not tunables.
 
     Raises:
@@ -162,7 +163,7 @@ def _bound(
         matched = match_launches(file.results, kernel, problem, gpu)
     else:
         matched, excluded = bind_rows(file, kernel, problem, gpu, ignored)
-    # Rows that differ in an ignored column are variants, not repetitions, so keep one of them unchanged.
+    # Rows that differ only in ignored columns are not repetitions, so keep the median row instead of merging the rows.
     variants = by_config(matched) if ignored else [[row] for row in matched]
     rows = [median_row(each) for each in variants]
     notes = list(file.notes)

@@ -181,7 +181,7 @@ class ModelConfig:
         self.place, self.title = place, title
 
     def number(self, *names: str) -> int | None:
-        """Return the value of the first field in `names` that is not zero, or None if there is none.
+        """Return the first nonzero value among alternative fields, or None if there is none.
 
         Raise `UsageError` if the value is not an integer from 0 to `_MOST`.
         """

@@ -32,12 +32,12 @@ TILES = {
 
 LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0, "SPLIT_K": 1}
 """Optional members of configs, with their defaults."""
-EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")  # also for block-scaled matmuls
 STATE_SPACE: tuple[str, ...] = ("BLOCK_SIZE_M", "num_warps")
 LORA: tuple[str, ...] = ("BLOCK_N", "BLOCK_K", "num_warps")
-"""Members that each config must have. `EXPERTS` also applies to block-scaled matmuls."""
-_MEMBERS = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
-"""All members that a config may have, keyed by the members that it must have."""
+"""Required members of a config, for each kind of file."""
+_ALLOWED = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
+"""Required and optional members of a config, keyed by the required members."""
 _NEEDED = {"e": "experts", "n": "intermediate size", "m": "tokens", "device": "the GPU's name in nvidia-smi"}
 """Required members of an `ExpertLayer` in text form, with their meanings."""
 _MOST_TOKENS = 1 << 24
@@ -164,13 +164,13 @@ def _configs(document: Any, needed: tuple[str, ...]) -> tuple[dict[int, dict[str
     if version is not None and not (isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version)):
         raise ValueError(f"{VERSION} is {version!r:.40}; expected a version such as '3.4.0'")
     for tokens, config in document.items():
-        if tokens == VERSION or (config is None and len(document) > 1):  # Some of SGLang's tuners write null.
+        if tokens == VERSION or (config is None and len(document) > 1):  # Some SGLang tuners write null configs.
             continue
         if not (tokens.isascii() and tokens.isdecimal() and 0 < len(tokens) < 9 and int(tokens) <= _MOST_TOKENS):
             raise ValueError(f"{tokens!r:.40} is not a number of tokens")
         if not isinstance(config, dict) or not config.keys() >= set(needed):
             raise ValueError(f"the config for {tokens} tokens lacks one of {', '.join(needed)}")
-        if other := sorted(config.keys() - _MEMBERS[needed]):
+        if other := sorted(config.keys() - _ALLOWED[needed]):
             raise ValueError(f"the config for {tokens} tokens has {other[0]!r:.40}, which kernrec does not know")
         config = {name: int(value) if LAUNCHED.get(name) == 0 else value for name, value in config.items()}
         for name, value in config.items():

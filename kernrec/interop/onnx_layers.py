@@ -147,7 +147,7 @@ def _convolution(graph: Graph, node: Node) -> Problem | None:
 
 
 def _rows(op: str) -> _Read:
-    """Return a function that converts nodes that work on the last axis to problems of `op`, and others to None."""
+    """Return a function that converts a node to a problem, or to None if the node does not work on the last axis."""
 
     def read(graph: Graph, node: Node) -> Problem | None:
         x = graph.value(node, 0)

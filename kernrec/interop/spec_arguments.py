@@ -34,7 +34,7 @@ _SCALARS = {
     "u8": "u8", "s8": "i8", "b8": "u8", "u16": "u16", "s16": "i16", "b16": "u16", "u32": "i32", "s32": "i32",
     "b32": "i32", "u64": "i64", "s64": "i64", "b64": "i64", "f32": "f32", "f64": "f64",
 }  # fmt: skip
-"""kernrec's data type for each PTX type, for parameters whose type in the source is user-defined."""
+"""Data type of a parameter in a spec, keyed by PTX type. It is used if the type in the source is user-defined."""
 _SIZE = re.compile(
     r"[nm]|n[xyz]|n_\w+|num_\w+|(?:\w*_)?(?:n?rows?|n?cols?|columns?|width|height|depth|size|len|length|count|elements)",
     re.IGNORECASE,
@@ -73,7 +73,7 @@ class SpecArguments:
     """Dimensions, tensors and launch arguments of a drafted spec."""
 
     names: dict[str, str] = field(default_factory=dict)
-    """Name of each dimension in the spec, keyed by its name in the source and by its name in the spec."""
+    """Name of each dimension in the spec. The keys are names in the source and names in the spec."""
     dims: dict[str, int | None] = field(default_factory=dict)
     """Value of each dimension, or None if the user must fill it in, keyed by its name in the spec."""
     tensors: dict[str, SpecTensor] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class SpecArguments:
         """Fill each index array with indices that cover the whole indexed tensor. Call `size_buffers` first.
 
         Args:
-            indexes: Use of each index array in the compiled code, keyed by the array's parameter.
+            indexes: Description of each index array in the compiled code, keyed by the array's parameter.
         """
         for parameter, index in indexes.items():
             name = self.places.get(parameter, "")
@@ -142,9 +142,9 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Return the distance between elements of `target` that consecutive indices select, or None if unknown.
+        """Return an expression for the elements of `target` per index, or None if it is unknown.
 
-        The distance is an expression in elements. In bytes, it is `count` times the values of `parameters`.
+        The compiled code multiplies an index by `count` bytes and by the values of `parameters`.
         """
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):
@@ -155,10 +155,11 @@ class SpecArguments:
     def add_parameter(
         self, name: str, parameter: Parameter, role: str, compiled: tuple[str, int], text: str | None
     ) -> str:
-        """Add the tensor or dimension that a kernel parameter passes, and return the launch's argument.
+        """Add a kernel parameter as a tensor or dimension, and return the launch's argument.
 
         Args:
             name: Name of the tensor or dimension in the spec.
+            role: `input`, `output` or `inout` if the parameter is a tensor.
             compiled: (type, bytes) of the parameter in the compiled code.
             text: The user's value, or None.
         """
@@ -188,7 +189,7 @@ class SpecArguments:
         whole = None if text is None else _whole(parameter.name, text, dtype)
         if whole is not None and whole < 0 and _SIZE.fullmatch(parameter.name):
             raise UsageError(f"argument {parameter.name}={whole}: expected a size, at least 0")
-        if whole is not None and not 0 <= whole <= _LARGEST:  # Such a value cannot be a dimension's size.
+        if whole is not None and not 0 <= whole <= _LARGEST:  # The value cannot be a dimension.
             return f"{dtype} {whole}"
         if whole is None:
             self.missing.append(f"{parameter.name}={'BYTE' if dtype in ('i8', 'u8') else 'NUMBER'}")

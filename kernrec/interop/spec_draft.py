@@ -71,7 +71,7 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     with suppress(UsageError, CompileError):  # If the chosen values are invalid, return the draft without them.
         drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
         complete = drafter.draft()
-        if complete.missing and (further := drafter.assumed_words()):  # If a chosen 0 left a size unknown, retry.
+        if complete.missing and (further := drafter.assumed_words()):  # A chosen value may leave a size unknown.
             chosen = (*chosen, *further)
             complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
         draft = draft if complete.missing else complete
@@ -266,12 +266,12 @@ class _Drafter:
             blocks = [some for some in dict.fromkeys((own, *usual)) if some and math.prod(some) <= (most or 1024)]
             blocks = blocks or [(most or 32,) + (1,) * (self.facts.block_axes - 1)]
             self.assumed.append(f"blocks {', '.join('x'.join(map(str, some)) for some in blocks)}")
-        return self._tried(blocks, macros_of_axes, most)
+        return self._block_tunables(blocks, macros_of_axes, most)
 
-    def _tried(
+    def _block_tunables(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Add a tunable for each axis along which `blocks` differ. Return the same values as `_block`."""
+        """Add a tunable for each axis along which `blocks` differ. Return extents and constraints like `_block`."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: kernel {self.signature.name} does not use blockDim, and no macro with a"

@@ -186,7 +186,7 @@ class _Reader:
             raise ValueError(f"{stated.format(listed)}{hint} ({leaves})")
         meanings = [(each, *_QUANTITIES[each.name.casefold()]) for each in others]
         present = {each.name.casefold(): each.column for each in others}
-        # If several columns state a text, use the first name in `_TEXTS`.
+        # If several columns have the same meaning, use the column that comes first in `_TEXTS`.
         self._texts = {text: present[name] for text, names in _TEXTS.items() for name in names[::-1] if name in present}
         self._numbers = [entry for entry in meanings if entry[1] not in _TEXTS]
         names_of: dict[str, str] = {}

@@ -2,13 +2,13 @@
 
 | file | GPU | versions | entries |
 |---|---|---|---|
-| Triton `<function>.autotune.json` | from compiled kernels | Triton, from compiled kernels | all configs, with times |
-| Inductor `<hash>.best_config` | from the compiled kernel | Triton, from the compiled kernel | one config |
-| FlashInfer `autotune_configs.json` | its name | FlashInfer, CUDA, cuBLAS, cuDNN | a runner and a tactic per problem |
-| Helion `<hash>.best_config` | its name | CUDA | one config |
+| Triton `<function>.autotune.json` | compute capability | Triton | all configs, with times |
+| Inductor `<hash>.best_config` | compute capability | Triton | one config |
+| FlashInfer `autotune_configs.json` | name | FlashInfer, CUDA, cuBLAS, cuDNN | a runner and a tactic per problem |
+| Helion `<hash>.best_config` | name | CUDA | one config |
 
-Triton and Inductor store compiled kernels near their caches, each with a JSON file that states the compute capability,
-Triton's version and the size of shared memory.
+Triton and Inductor store compiled kernels near their caches. The JSON file of each compiled kernel contains the compute
+capability, Triton's version and the size of shared memory.
 """
 
 import ast

@@ -159,7 +159,7 @@ INVALIDITIES = {
 
 SECONDS = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
-    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # benchmark_hub misspells the last name
+    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # benchmark_hub writes "miliseconds"
     "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
     "ns": 1e-9, "nanosecond": 1e-9, "nanoseconds": 1e-9,
     "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9,  # Nsight Compute's names
@@ -241,7 +241,7 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
     try:
         return units[unit.strip().lower()]
     except KeyError:
-        short = {factor: name for name, factor in reversed(list(units.items())) if name}  # The short name comes first.
+        short = {factor: name for name, factor in reversed(list(units.items())) if name}  # Keep the short name.
         listed = ", ".join([*short.values()][::-1])
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 
@@ -291,7 +291,7 @@ _OPS = {
     "xgemm": ("matmul", {"m": "arg_m", "n": "arg_n", "k": "arg_k"}),
     "xgemv": ("matvec", {"m": "arg_m", "k": "arg_n"}),
 }
-"""Op, and header members with its dimensions, keyed by the prefix of the kernel family."""
+"""Op, and the member of the file that contains each dimension, keyed by the prefix of the kernel family."""
 
 
 def read_clblast(file: TextFile, options: ReadOptions) -> ForeignResults:

@@ -1,4 +1,4 @@
-"""Build a callable kernel for a GPU: an op on arrays that uses the recommended config of each shape."""
+"""Build a callable kernel for a GPU. The kernel uses the recommended config for the shape of its arrays."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -178,7 +178,7 @@ class BuiltKernel:
         """Return the array, or a view of it if no reader supports its type."""
         if type(array) in self._readers:
             return array
-        self._readers = loaded_readers()  # The program may have imported more libraries since.
+        self._readers = loaded_readers()  # The program may have imported another array library after the last call.
         self._is_compiling = _compiling_check()
         self._register()
         for library_type, reader in list(self._readers.items()):

@@ -56,8 +56,8 @@ class Shapes:
                 ranged[name] = values
         least = op.problem(dtype, layout, **fixed, **{name: values[0] for name, values in ranged.items()})
         shapes = cls(op, least.dtype, least.layout, fixed, ranged)
-        shapes.problem({name: values[-1] for name, values in ranged.items()})  # The largest value must also be valid.
-        shapes._places  # noqa: B018 - and every dimension can be read
+        shapes.problem({name: values[-1] for name, values in ranged.items()})  # Check the largest values.
+        shapes._places  # noqa: B018 - Check that the inputs determine every dimension.
         return shapes
 
     def problem(self, values: Mapping[str, int]) -> Problem:

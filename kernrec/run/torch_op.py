@@ -1,7 +1,8 @@
-"""Register built kernels as custom ops of PyTorch, which PyTorch's compiler and `torch.export` do not trace into.
+"""Register built kernels as custom ops of PyTorch. PyTorch's compiler and `torch.export` call the ops unchanged.
 
-An op's name is derived from the arguments of `kernrec.build`, so an exported program works in a process that repeats
-the call. Each kernel has two ops. One returns a new output, and the other (`..._out`) writes to a given tensor.
+An op's name depends only on the arguments of `kernrec.build`. An exported program therefore works in any process that
+calls `kernrec.build` with the same arguments. Each kernel has two ops: one returns a new tensor, and the op whose name
+ends with `_out` writes to an existing tensor.
 """
 
 from collections.abc import Callable, Sequence

@@ -125,7 +125,7 @@ struct Case {
     cudaError_t (*launch)(void* const* tensors, void* workspace, cudaStream_t stream);
     double (*expected)(const Dims& dims, const std::string& layout, const Values& values, long place);
     long samples;  // number of output elements to check
-    double tolerance;  // relative to the larger of the element and the RMS of all
+    double tolerance;  // maximum error, divided by the expected value or the output's RMS, whichever is larger
     double predicted_s;
 };
 
@@ -171,7 +171,7 @@ inline bool run(const Case& item) {
     double largest = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
         const double error = std::abs(actual[i] - expected[i]) / std::max(std::abs(expected[i]), rms > 0 ? rms : 1.0);
-        largest = error <= largest ? largest : error;  // also true for NaN
+        largest = error <= largest ? largest : error;  // a NaN error becomes the largest error
     }
     const bool right = largest <= item.tolerance;
 
