@@ -213,12 +213,12 @@ class SourceReport:
 
     @property
     def what_to_do(self) -> str:
-        """Return the most valuable advice: for a source line, or else for the config."""
+        """Return the most valuable advice for a source line, or advice for the config if there is none."""
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 
 def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, query: Query) -> SourceReport:
-    """Explain the performance of a kernel. The host code in the same file determines its grid and arguments.
+    """Explain the performance of a kernel. The host code in the same file determines grid and arguments.
 
     Args:
         words: Name of the kernel, and the user's options about its launch.

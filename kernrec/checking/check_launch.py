@@ -62,7 +62,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class LaunchLimits:
-    """Time and GPU resources for a launch. A launch that needs more resources than `sm` has is an error."""
+    """Time limit of a launch, resources of the GPU, and resources that the launch needs."""
 
     seconds: float = 10.0
     sm: SmLimits | None = None
@@ -154,7 +154,7 @@ def is_harmless(function: Function, raw: RawFinding) -> bool:
 
 def _is_speculative(function: Function, name: str, steps: int = 2) -> bool:
     """Return whether the compiler probably moved the load of a register before the `if` that guards the load."""
-    # The kernel then selects the value by a condition, or combines comparisons by `and` or `or`.
+    # The kernel then uses the value only in `selp`, or in a comparison that it combines with another condition.
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
         (ins.opcode == "selp" and ins.operands[-1] != Register(name))
@@ -296,7 +296,7 @@ def compiled_with_lines(job: CompileJob) -> Compiled:
 
 
 def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[str, int]:
-    """Return the first config with the host code's block size, or else the first that can run."""
+    """Return the first config with the host code's block size, or the first valid config if there is none."""
     block = (*(draft.launch.block if draft.launch and draft.launch.block else ()), 1, 1)[:3]
     values: list[dict[str, int]] = [{}]
     for tunable in kernel.tunables:

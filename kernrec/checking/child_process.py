@@ -22,7 +22,7 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.process import confine, kill_group, limit_resources, module_command, own_group
 
 LAUNCH_BUDGET = 5_000_000
-"""Maximum number of PTX instructions of a batch of thread blocks. Emulating so many takes a few seconds."""
+"""Maximum number of PTX instructions of a batch of thread blocks. Their emulation takes a few seconds."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Limits:
 
     @property
     def wall_s(self) -> float:
-        """Return the maximum wall time of a process in seconds. It includes waiting for a busy CPU."""
+        """Return the maximum wall time of a process in seconds. A process may have to wait for a busy CPU."""
         return 60.0 + 5.0 * self.time_s
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ PACKAGE = Path(paths.__file__).resolve().parent
 def limit_process(limits: Limits, folder: Path) -> bool:
     """Limit time, memory and file access of this process and its children permanently.
 
-    Return whether the system restricts file access: reading to required files, and writing to `folder`.
+    Return False if the system cannot restrict file access to reading required files and writing to `folder`.
     """
     seconds = math.ceil(limits.time_s)
     # Set the hard limits, too, because NVRTC raises its soft limits to them.

@@ -135,7 +135,7 @@ class Describer:
 
     def of(self, raw: RawFinding) -> Finding:
         """Return the finding for a report of the emulator."""
-        if raw.kind == "race-atomic":  # Describe the plain write. It usually initializes the value too late.
+        if raw.kind == "race-atomic":  # Describe the plain write, which is usually an initialization.
             raw = raw._replace(source=raw.other, other=raw.source)
         if raw.kind == "barrier":  # Describe the access that comes first in the source code.
             raw = raw._replace(source=min(raw.source, raw.other), other=max(raw.source, raw.other))
@@ -184,7 +184,6 @@ class Describer:
         return Finding(kind, self.kernel, text, *place, raw.block, raw.thread, memory, byte, is_update)
 
     def _is_update(self, raw: RawFinding) -> bool:
-        """Return whether a race is between the load and the store of one statement, such as `count[i] += 1`."""
         if raw.other < 0:
             return False
         pair = [self._function.instructions[each] for each in (raw.source, raw.other)]
@@ -221,9 +220,9 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Correct the emulator's message about an access just before a buffer, which names the previous buffer.
+    """Insert the right buffer into the emulator's message about an access just before the start of a buffer.
 
-    `buffers` contains the buffers' names in the order of their addresses.
+    The emulator names the previous buffer in memory. `buffers` contains all names in the order of the addresses.
     """
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)

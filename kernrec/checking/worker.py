@@ -1,7 +1,7 @@
 """Check or analyze one source, as the main program of a child process of `kernrec.checking.child_process`.
 
 The process imports everything before it loses access to files. It writes `outcome` and either `message` or `result` to
-`result.json`. If the request is invalid, it writes only `misuse`. If a package is missing, it writes only `missing`.
+`result.json`. It writes only `misuse` if the request is invalid, and only `missing` if a package is missing.
 """
 
 import contextlib

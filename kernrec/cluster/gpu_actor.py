@@ -84,7 +84,7 @@ class Answer:
 
 
 class GpuLost(Exception):  # noqa: N818 - the loss of a GPU is not an error in this program
-    """A GPU's process or machine has ended. The message is a one-line reason."""
+    """Error for a GPU whose process or machine has ended. The message is a one-line reason."""
 
 
 Reply = Greeting | Answer | GpuLost | Mapping[str, Any]

@@ -57,7 +57,7 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
     """Assemble PTX text for the compute capability `sm`. Return machine code (`cubin`) and resources of the kernels.
 
     Without an assembler, `cubin` is empty and the resources are estimates. If the assembler does not support the PTX
-    ISA version of the text, the text is assembled as the newest version that the assembler supports.
+    ISA version of the text, kernrec assembles the text as the newest version that the assembler supports.
 
     Raises:
         CompileError: the assembler rejects the PTX.

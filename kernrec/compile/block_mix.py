@@ -34,9 +34,9 @@ _SUBROUTINE = "$"
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
 _MOST_MISSING, _MOVED = 1.5, 6
-"""Maximum ratio of estimated to actual machine instructions, plus a number of instructions that may have moved."""
+"""Maximum ratio of estimated to actual instructions of a block. `_MOVED` more may have moved to other blocks."""
 _MOST_ADDED, _UNROLLING = 3.0, 40
-"""Maximum ratio of actual to estimated machine instructions, plus a number for computing the trips of a loop."""
+"""Maximum ratio of actual to estimated instructions of a block. `_UNROLLING` more may prepare an unrolled loop."""
 _ENOUGH_VOTES = 0.25
 _LARGEST = 10_000_000
 """Maximum number of machine instructions times number of branches. Larger kernels are estimated from PTX."""
@@ -49,7 +49,7 @@ class BlockMix:
     issue: Sequence[Mapping[str, float]]
     """Machine instructions of one execution of each basic block, keyed by class."""
     from_code: list[bool]
-    """Whether each basic block was counted in machine code. Others are estimated from PTX."""
+    """Whether each basic block was counted in machine code, not estimated from PTX."""
 
 
 def block_mix(function: Function, code: MachineCode) -> BlockMix:
@@ -69,7 +69,7 @@ class _Loop:
     first: int
     last: int
     ranges: tuple[tuple[int, int], ...]
-    """First and last machine instruction of each copy of the loop."""
+    """Indices of the first and last machine instruction of each copy of the loop."""
 
     def holds(self, block: int) -> bool:
         return self.first <= block <= self.last
@@ -97,7 +97,7 @@ class MachineLowering:
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
         self._code = (machine_code(ptx, sm) or {}).get(entry)
-        self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # Keyed by identity, because functions cannot be hashed.
+        self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # The keys are ids, because functions have no hash.
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
         return self.mix(function).issue
@@ -178,7 +178,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return the copies of each basic block in machine code, and the blocks whose number of copies is known."""
+        """Return the number of copies of each basic block, and the blocks for which machine code suggests a number."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):
@@ -192,7 +192,7 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            # Each instruction votes for a number of copies. Merged loads vote for too few, so use the largest number.
+            # Each instruction votes for a number of copies. Use the largest, because merged loads vote for too few.
             votes = anchors[block] + other[block]
             often = [number for number, count in votes.items() if count >= _ENOUGH_VOTES * votes.total()]
             if votes:

@@ -219,8 +219,6 @@ def _generator(torch: Any) -> type:
             return isinstance(value, real)
 
     class Generator(real, metaclass=Kind):  # type: ignore[misc]
-        """Random number generator on the CPU."""
-
         def __new__(cls, device: Any = "cpu") -> Any:
             generator = real.__new__(cls, "cpu")
             generator.shown = torch.device(device)

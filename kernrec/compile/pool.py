@@ -158,7 +158,7 @@ class _Worker:
         theirs.close()  # Close this copy of the child's end, so that reading returns end-of-file when the process ends.
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
-        # Time at the start of the first job, its time limit, and CPU seconds of the process at the start of the job
+        # Start time and time limit of the current job, and CPU seconds of the process at the start
         self._begun = self._limit_s = self._processor_s = 0.0
         self.ready = False
         self.alive = True

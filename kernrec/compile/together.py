@@ -96,7 +96,7 @@ class Together:
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
         """Yield the result of each job, in order. All jobs must have the same `together_key`."""
         rest, source = list(jobs), _source_of(jobs[0])
-        # Compile the first job alone, which shows the source's kernels and the compile time.
+        # Compile the first job alone to learn the names of the source's kernels and the compile time.
         if source not in self._kernels:
             yield self._alone(rest.pop(0))
         kernel = self._kernels.get(source)

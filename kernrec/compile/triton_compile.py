@@ -167,7 +167,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return Triton's type of an argument. Store a constant in `constants`, or a divisor in `attributes`."""
+        """Return Triton's type of an argument. Store a constant in `constants`, or a known divisor in `attributes`."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"
@@ -219,7 +219,7 @@ def _too_much_shared(job: CompileJob, shared: int) -> str | None:
 def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
     """Within a `with` block, stop a compilation before assembly if a block needs too much shared memory.
 
-    This does nothing before Triton 3.5, which added the required hook.
+    Before Triton 3.5, this function does nothing, because Triton has no suitable hook.
     """
     import triton
 

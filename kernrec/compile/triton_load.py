@@ -41,8 +41,7 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """Within a `with` block, make Triton report a simulated GPU if there is none. With `torch`, torch reports it,
-    too."""
+    """Within a `with` block, make Triton, and torch if requested, report a simulated GPU if there is none."""
     if torch:
         with suppress(ImportError):
             importlib.import_module("torch")
@@ -52,7 +51,7 @@ def _without_gpu(torch: bool) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
-    """Load Python source as a module. It is the text of the file `name` in `folder`."""
+    """Load the text of the file `name` in `folder` as a Python module."""
     path = str((folder or Path(tempfile.gettempdir(), "kernrec")) / name)
     package, top = _package(folder) if folder is not None and _RELATIVE.search(source) else ("", folder)
     for place in (folder, top):

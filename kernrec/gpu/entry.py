@@ -16,7 +16,7 @@ _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """Return the compute capability to compile for if code runs on `sm`: 100 for 103, 120 for 121, else `sm`."""
+    """Return the compute capability to compile for, so that code runs on `sm`: 100 for 103, 120 for 121, else `sm`."""
     return _CODE_SM.get(sm, sm)
 
 
@@ -110,7 +110,7 @@ class GPU:
 
     @property
     def baselines_only(self) -> bool:
-        """Return whether kernrec only predicts libraries such as cuBLAS, because it cannot compile for the GPU."""
+        """Return whether kernrec only predicts the time of libraries such as cuBLAS and cannot compile kernels."""
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:

@@ -25,8 +25,8 @@ _COUNT = re.compile(
 _SINGLE_SIZE, _MATRIX_SIDE, _TWO_SIZES, _MORE_SIZES = 1 << 20, 1024, 1024, 128
 """Assumed value of each unknown size of a launch. The value depends on the number of unknown sizes."""
 _MOST_ELEMENTS = 1 << 21
-_LARGEST_ENLARGED = 1 << 32
-"""Maximum end of an access in bytes. kernrec does not enlarge a buffer for an access beyond this offset."""
+_LARGEST_END = 1 << 32
+"""Maximum offset, in bytes, of an access for which kernrec enlarges a buffer."""
 _MOST_ENLARGED = 32
 """Maximum number of buffers to enlarge. The launch is emulated again after each enlargement."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)
@@ -133,7 +133,7 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
         start, word = f"{name}=", None
         host_code = draft.launch.arguments if draft.launch is not None else ()
         sized = any(text.startswith(start) for text in host_code) and not draft.chosen
-        if buffer and not sized and end <= _LARGEST_ENLARGED:
+        if buffer and not sized and end <= _LARGEST_END:
             # `end` is the end of the accesses so far. Other blocks may read beyond it, so make the buffer larger.
             factor = 8 if any(text.startswith(start) for text in words.assumed) else 2
             elements = 2 ** math.ceil(math.log2(factor * end / ELEMENT_BYTES[kind.removeprefix("zeros:")]))

@@ -156,7 +156,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
     for row in valid.tolist():
         config = space.config(row)
         launches = bind_launches(kernel, config, problem, gpu.sm)
-        if len(launches) == 1:  # Profilers time one launch, so skip configs with several.
+        if len(launches) == 1:  # Profilers time single launches.
             configs[launches[0].grid, launches[0].block].append((launches[0].shared_bytes, config))
     return [replace(result, config=_only(result, configs, kernel, gpu)) for result in results]
 
@@ -221,7 +221,7 @@ _REGISTERS = 0.25
 def check_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> str:
     """Compile a sample of the configs, and compare registers and shared memory with the recorded values.
 
-    Return a note on the comparison, or an empty string without recorded values. Raise `UsageError` if the code differs.
+    Return a note on the comparison, or an empty string if nothing was recorded. Raise `UsageError` if the code differs.
     """
     stated = [r for r in results if r.registers is not None or r.smem_bytes is not None]
     if not stated:

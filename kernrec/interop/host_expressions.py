@@ -102,7 +102,7 @@ def whole(text: str, rounded: Callable[[float], int]) -> str:
 
 
 def divided(text: str, size: int) -> str:
-    """Convert an expression for a buffer's bytes to an expression for its elements of `size` bytes each."""
+    """Convert the size of a buffer from bytes to elements. `size` is the number of bytes per element."""
     if re.fullmatch(r"\d+", text):
         return str(-(-int(text) // size))
     for pattern in (rf"(.+) \* {size}", rf"{size} \* (.+)"):

@@ -161,7 +161,7 @@ class HostValues(HostProgram):
                 values = next(self._definitions(array), None)
                 if values is None or values.type != "initializer_list" or not values.named_children:
                     raise UnknownError
-                # A loop may use every element of the array. The middle one represents them.
+                # A loop may use every element of the array. Use the middle element as an example.
                 return value(values.named_children[len(values.named_children) // 2])
             case "field_expression" if text[-2:] in (".x", ".y", ".z"):
                 return value(dict(zip("xyz", self.extents(child(node, "argument")), strict=False)).get(text[-1]))

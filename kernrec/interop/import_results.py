@@ -76,15 +76,14 @@ def import_results(
         gpu: Name of the measured GPU. It is required if the file does not name the GPU.
         kernel: Kernel with its source, or only its name. A kernel with its source is stored, and the results become
             measurements of the kernel. A name is required if the file names no kernel. If the file names several
-            kernels, only results of the kernel `kernel` are added.
+            kernels, only the results of one kernel are added.
         recorder: Source of the measurements, such as a person, a paper or a repository.
         mapped: Table columns to read with another name or unit than in the file.
         ignored: Columns of a table, or names in the file's configs, that are not tunables.
 
     Raises:
-        UsageError: The file is invalid, contradicts the arguments, does not determine the measured problem, or names a
-            kernel of kernrec's library. This error also means that results contradict the spec or the
-            compiled source.
+        UsageError: The file is invalid, does not determine the measured problem, or names a kernel of kernrec's
+            library. Results that contradict the arguments, the spec or the compiled source also raise this error.
     """
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
     own = kernel if isinstance(kernel, Kernel) else None

@@ -32,10 +32,10 @@ TILES = {
 
 LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0, "SPLIT_K": 1}
 """Optional members of configs, with their defaults."""
-EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")  # also for block-scaled matmuls
+# Required members of a config. Files for block-scaled matmuls have the same members as files for experts.
+EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 STATE_SPACE: tuple[str, ...] = ("BLOCK_SIZE_M", "num_warps")
 LORA: tuple[str, ...] = ("BLOCK_N", "BLOCK_K", "num_warps")
-"""Required members of a config, for each kind of file."""
 _ALLOWED = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
 """Required and optional members of a config, keyed by the required members."""
 _NEEDED = {"e": "experts", "n": "intermediate size", "m": "tokens", "device": "the GPU's name in nvidia-smi"}

@@ -56,7 +56,7 @@ class Graph:
     """Index of the node that writes each tensor, keyed by tensor name."""
 
     def value(self, node: Node, position: int) -> Value:
-        """Return the input of a node at `position`. If it is missing, its shape and data type are unknown."""
+        """Return the input of a node at `position`. A missing input has an unknown shape and data type."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.values.get(name, Value(None, None))
 

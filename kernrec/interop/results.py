@@ -30,7 +30,7 @@ MOST_SAMPLES = 100_000
 MOST_TUNABLES = 256
 MOST_CHARACTERS = 200
 
-# Plausible power of a GPU. Otherwise, the energy has another unit or belongs to several launches.
+# Plausible power of a GPU. Any other power has another unit or belongs to several launches.
 _LEAST_W, _MOST_W = 0.1, 5e3
 
 Scalar = int | float | str | bool

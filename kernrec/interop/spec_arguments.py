@@ -39,7 +39,7 @@ _SIZE = re.compile(
     r"[nm]|n[xyz]|n_\w+|num_\w+|(?:\w*_)?(?:n?rows?|n?cols?|columns?|width|height|depth|size|len|length|count|elements)",
     re.IGNORECASE,
 )
-"""Names of parameters that cannot be negative. Others, such as `shift`, can."""
+"""Names of parameters that cannot be negative, unlike a parameter such as `shift`."""
 _LARGEST = 2**31 - 1
 
 
@@ -75,7 +75,7 @@ class SpecArguments:
     names: dict[str, str] = field(default_factory=dict)
     """Name of each dimension in the spec. The keys are names in the source and names in the spec."""
     dims: dict[str, int | None] = field(default_factory=dict)
-    """Value of each dimension, or None if the user must fill it in, keyed by its name in the spec."""
+    """Value of each dimension, keyed by name in the spec. None marks a value that the user must fill in."""
     tensors: dict[str, SpecTensor] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)
     """Arguments of the launch, in the notation of the spec."""
@@ -142,9 +142,9 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Return an expression for the elements of `target` per index, or None if it is unknown.
+        """Return the distance in elements of `target` between two consecutive indices, or None if it is unknown.
 
-        The compiled code multiplies an index by `count` bytes and by the values of `parameters`.
+        The distance in bytes is the product of `count` and the values of `parameters`.
         """
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):

@@ -241,7 +241,7 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
     try:
         return units[unit.strip().lower()]
     except KeyError:
-        short = {factor: name for name, factor in reversed(list(units.items())) if name}  # Keep the short name.
+        short = {factor: name for name, factor in reversed(list(units.items())) if name}  # The first name is short.
         listed = ", ".join([*short.values()][::-1])
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 

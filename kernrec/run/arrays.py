@@ -223,7 +223,7 @@ def loaded_readers() -> dict[type, Reader]:
 
 
 def stream_address(stream: Any) -> int:
-    """Return the address of a stream, given as an object or as an address."""
+    """Return the address of a stream. `stream` is an object with an address, or already an address."""
     if type(stream) is int:
         return stream
     if hasattr(stream, "__cuda_stream__"):

@@ -1,8 +1,7 @@
-"""Register built kernels as custom ops of PyTorch. PyTorch's compiler and `torch.export` call the ops unchanged.
+"""Register built kernels as custom ops, so that PyTorch's compiler and `torch.export` do not trace into the kernels.
 
-An op's name depends only on the arguments of `kernrec.build`. An exported program therefore works in any process that
-calls `kernrec.build` with the same arguments. Each kernel has two ops: one returns a new tensor, and the op whose name
-ends with `_out` writes to an existing tensor.
+An exported program works in any process that calls `kernrec.build` with the same arguments, which determine the op's
+name. Each kernel has an op that returns a new tensor, and an op `..._out` that writes to an existing tensor.
 """
 
 from collections.abc import Callable, Sequence
