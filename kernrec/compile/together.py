@@ -182,7 +182,7 @@ def _identifier(entry: str) -> str:
 
 
 def _parts(ptx: str) -> dict[str, str] | None:
-    """Return the PTX of each kernel as if compiled separately. Return None if the PTX defines anything else."""
+    """Split the PTX of several kernels into one text per kernel. Return None if the PTX defines anything else."""
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
     declared: list[tuple[str, str]] = []  # Pairs (symbol, line). The symbol is empty if the line is a comment.

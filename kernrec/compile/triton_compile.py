@@ -136,7 +136,6 @@ def _with_scratch(ptx: str, name: str, own: int) -> str:
 
 
 def _assembler_log(ptx: str, sm: int) -> str:
-    """Return the output of Triton's assembler for a PTX text."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"

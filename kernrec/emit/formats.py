@@ -175,7 +175,6 @@ def emit(
 
 
 def _check_language(answers: "Sequence[Answer]", form: Format) -> None:
-    """Raise `UsageError` if the format does not support the language of a kernel."""
     if form.language is None and not form.compiled:
         return
     from kernrec.compile.triton_version import has_triton

@@ -48,7 +48,7 @@ def assumed_words(
     """
     names = [match[1] for text in missing if (match := _NUMBER.fullmatch(text))]
     sizes = [name for name in names if is_size(name)]
-    side = len(sizes) == 1 and (axes[0] > 1 or _is_side(kernel_body(source, kernel), sizes[0]))
+    side = len(sizes) == 1 and (axes[0] > 1 or _is_matrix_side(kernel_body(source, kernel), sizes[0]))
     single = _MATRIX_SIDE if side else _SINGLE_SIZE
     size = single if len(sizes) == 1 else _TWO_SIZES if len(sizes) == 2 else _MORE_SIZES
     elements = min(size ** len(sizes), _MOST_ELEMENTS) if len(sizes) > 1 else _SINGLE_SIZE
@@ -144,8 +144,7 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
     return replace(words, assumed=(*others, word))
 
 
-def _is_side(body: str, name: str) -> bool:
-    """Return whether the size `name` is probably a matrix's side."""
+def _is_matrix_side(body: str, name: str) -> bool:
     factor = rf"\*\s*{name}\b(?!\s*\*?\s*sizeof)|\b{name}\s*\*\s*(?!sizeof)\w"
     return re.search(rf"{factor}|\bfor\s*\([^;]*=\s*0\s*;[^;]*<=?\s*{name}\b", body) is not None
 

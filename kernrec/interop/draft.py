@@ -120,7 +120,6 @@ def _instances(text: str, template: Signature) -> list[str]:
 
 
 def _programs_beside(source: Path) -> Iterator[tuple[Path, str]]:
-    """Yield (path, text) of the CUDA programs in a source's folder."""
     for file in sorted(source.parent.glob("*.cu"))[:200]:
         with suppress(KernrecError):
             yield file, read_text(file, file.name, errors="replace")

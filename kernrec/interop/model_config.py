@@ -344,7 +344,6 @@ class ModelConfig:
         )
 
     def _has_dense_layers(self) -> bool:
-        """Return whether some layers have a dense network instead of experts."""
         if self.number(*_EXPERTS) in (None, 1):
             return True
         return bool(self.number("first_k_dense_replace")) or bool(self.fields.get("mlp_only_layers"))

@@ -114,14 +114,12 @@ class _Layers:
         self.absorbed, self.cache = 0, 0
 
     def sparse_layers(self) -> int:
-        """Return the number of layers with experts."""
         dense = self.model.fields.get("mlp_only_layers")
         dense = {layer for layer in dense if type(layer) is int} if isinstance(dense, list) else set()
         step, first = self.model.number("decoder_sparse_step") or 1, self.model.number("first_k_dense_replace") or 0
         return sum(layer not in dense and (layer + 1) % step == 0 for layer in range(first, self.layers))
 
     def windowed_layers(self) -> int:
-        """Return the number of layers with sliding-window attention."""
         fields, kinds = self.model.fields, self.model.fields.get("layer_types")
         if isinstance(kinds, list):
             return sum(kind == "sliding_attention" for kind in kinds[: self.layers])
@@ -218,7 +216,6 @@ class _Layers:
         return entry | {"queries": self.context, "causal": 1} | windowed
 
     def latent_attention(self) -> Iterator[dict[str, Any]]:
-        """Yield the layers of multi-head latent attention."""
         model, sizes = self.model, self.model.latent
         assert sizes is not None
         count, heads = self.layers, self.heads

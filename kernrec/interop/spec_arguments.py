@@ -228,7 +228,6 @@ class SpecArguments:
         return lines + [tensor.line(name) for name, tensor in self.tensors.items()]
 
     def _usual_size(self, lanes: int) -> str | None:
-        """Return a default size of a buffer, or None if unknown."""
         names = [name for name, size in self.dims.items() if size != 0]
         if len(names) > 2:
             sizes = {name: size for name in names if (size := self.dims[name]) is not None}

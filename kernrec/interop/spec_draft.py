@@ -107,7 +107,6 @@ class _Drafter:
             self.names |= {name: name, tunable.define or name: name}
 
     def _filled(self) -> dict[str, str]:
-        """Return the device variables that the host code sets, with their values."""
         types = {each.name: each for each in self.facts.variables if each.typed}
         return {
             name: value
