@@ -1,5 +1,5 @@
-"""Run CUDA programs without a GPU, and record their kernel launches as call files.
+"""Run CUDA programs without a GPU, and write each kernel launch with its arguments to a file, the call file.
 
-A captured program loads replacements for NVIDIA's CUDA runtime and driver libraries (`native/`). They send its launches
-through a socket to a `Session`, which runs the launches in the emulator.
+The program loads the libraries in `native/` instead of NVIDIA's CUDA runtime and driver. These libraries send each
+launch through a socket to a `Session`, which runs the launch in the emulator.
 """

@@ -41,7 +41,7 @@ class CudaCall:
         """Return the predicted time of one launch in seconds, with the program's block size.
 
         Args:
-            database: Path of the database for the profiles.
+            database: Path of the database that stores the kernel's profile.
             budget: Maximum number of PTX instructions of a thread block.
         """
         kernel, _ = self.kernel()

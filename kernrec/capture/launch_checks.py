@@ -38,7 +38,7 @@ class LaunchChecks:
         self._lock = threading.Lock()
         self._launches: dict[str, int] = {}
         self.results: dict[str, Checked] = {}
-        """Findings, number of checked blocks and number of blocks of each kernel."""
+        """Results of the checks, keyed by the kernel's name."""
 
     def selects(self, launch: KernelLaunch) -> bool:
         """Count a launch, and return whether to check it."""
@@ -47,15 +47,14 @@ class LaunchChecks:
             return count <= _MOST_LAUNCHES
 
     def run(self, module: LoadedModule, launch: KernelLaunch, options: EmulationOptions, together: bool) -> None:
-        """Run all blocks of a launch, with checks until the time limit.
+        """Run all blocks of a launch, and store the results of the checks. After the time limit, run without checks.
 
         Args:
-            launch: The launch. The checks need memory for each byte of its buffers.
             options: Options of the emulation without checks.
-            together: Whether all blocks must run at the same time.
+            together: Whether all blocks must run at the same time. If so, there is no time limit.
 
         Raises:
-            EmulationError: The launch failed. The findings include the reason.
+            EmulationError: The launch failed. The results include the reason.
         """
         function, blocks = inlined(module.module, launch.entry), prod(launch.grid)
         memory, notes = watched_memory(function, frozenset())
@@ -118,7 +117,7 @@ def _file_of(module: LoadedModule, function: Function) -> str:
 
 
 def _buffer_names(module: LoadedModule, function: Function, launch: KernelLaunch) -> dict[int, str]:
-    """Return the kernel parameter that points to each buffer, keyed by the buffer's number."""
+    """Return the first kernel parameter that points to each buffer, keyed by the buffer's number (2 for `b2`)."""
     place = module.lines.of(function.instructions[0].line)
     names: list[str] = []
     if place is not None and Path(place.file).is_file():

@@ -70,7 +70,8 @@ def _target(ptx: str) -> int:
 
 
 def best_ptx(images: Sequence[Image], sm: int) -> str | None:
-    """Return the PTX for the newest architecture up to `sm`, or else for the oldest. Return None if there is no PTX."""
+    """Return the PTX for the newest architecture up to `sm`. Return the PTX for the oldest architecture if all
+    architectures are newer than `sm`. Return None if there is no PTX."""
     texts = sorted((image.sm, image.ptx) for image in images if image.ptx is not None)
     return next((ptx for target, ptx in reversed(texts) if target <= sm), texts[0][1] if texts else None)
 
@@ -108,7 +109,7 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
-    """Read a length in the LZ4 format that starts with `count`. Return the length and the index of the next byte."""
+    """Add the bytes from index `place` to the length `count` as in the LZ4 format. Return the length and next index."""
     if count == 15:
         while data[place] == 255:
             count += 255
@@ -216,7 +217,7 @@ class LoadedModule:
 
     @cached_property
     def linked(self) -> str:
-        """Return the PTX from which `module` was parsed. Only the first linked file has a header."""
+        """Return the PTX of the linked files as a single file: only the first text keeps its header."""
         heads = (".version", ".target", ".address_size")
         bodies = [
             "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(heads))

@@ -92,7 +92,7 @@ def compile_libraries(folder: Path) -> None:
 
         link(_DRIVER, [*(objects[source, 0] for source in driver), *_aliases(_other_names("driver"))])
         link(_NVML, [*_FLAGS, str(NATIVE / "nvml.cpp"), str(made / _DRIVER)])
-        # If a program was compiled with `--default-stream per-thread`, it calls functions with these suffixes.
+        # A program that was compiled with `--default-stream per-thread` calls functions with the suffix _ptsz or _ptds.
         others = _other_names("runtime")
         by_thread = {f"{call}{suffix}": call for call in (*_defined(), *others) for suffix in ("_ptsz", "_ptds")}
         aliases = _aliases(others | by_thread)
@@ -102,7 +102,7 @@ def compile_libraries(folder: Path) -> None:
         try:
             made.rename(folder)
         except OSError:
-            # If another process compiled the library meanwhile, use its library.
+            # The folder may exist by now, because another process also compiled the libraries.
             if not (folder / _DRIVER).exists():
                 raise
 
@@ -124,8 +124,8 @@ def _defined() -> list[str]:
 def _public(name: str) -> dict[str, str | None]:
     """Return the behavior of each public function of the library `driver` or `runtime`.
 
-    A number is written to the function's first argument. A name stands for a function with the same behavior. A
-    function with an empty text only reports success. None means that the C++ sources may define the function.
+    The behavior is a number to write to the first argument, the name of a function with the same behavior, or an empty
+    text for a function that only reports success. It is None if the C++ sources may define the function.
     """
     words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}
@@ -215,7 +215,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     while True:
         try:
             return program.wait()
-        except KeyboardInterrupt:  # The program gets this signal, too, and decides.
+        except KeyboardInterrupt:  # Ctrl-C also reaches the program, which may ignore it. Wait until the program ends.
             if program.poll() is None:
                 program.send_signal(signal.SIGINT)
 
@@ -292,7 +292,7 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: P
         "PYTHONPATH": path,
     }
     if not _runs_on_gpu(command):
-        # vLLM disables Triton if it finds no driver, unless this variable hides all devices.
+        # Without a driver, vLLM uses Triton only if CUDA_VISIBLE_DEVICES hides all devices.
         variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         # Disable torch.compile: for tensors on the CPU, it would generate C++, which cannot call Triton functions.
         variables["TORCHDYNAMO_DISABLE"] = "1"

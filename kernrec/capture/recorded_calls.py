@@ -171,7 +171,7 @@ class _Description:
         order: dict[int, int] = {}  # Number of each buffer in the call file, keyed by the buffer's address.
         self._buffers: list[np.ndarray] = []
         self._arguments: list[tuple[Variable, bytes, int, int]] = []
-        """Parameter, value, number of the buffer (from 1, or 0 for no buffer) and offset of each argument."""
+        """Tuple (parameter, value, buffer number from 1, offset in bytes) per argument. Number 0 means no buffer."""
         for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
             address, number, offset = int.from_bytes(raw, "little"), 0, 0
             if parameter.size == POINTER_BYTES and (place := self._buffer_at(address)) is not None:
@@ -213,9 +213,9 @@ class _Description:
         ]
 
     def key(self, exact: bool) -> str:
-        """Return a key that is equal for equal launches, even if their floating-point arguments differ.
+        """Return a hash of the kernel, the launch's size and its arguments, except floating-point numbers.
 
-        If `exact` is true, the key depends on the contents of buffers that affect addresses or run time.
+        If `exact` is true, the hash also depends on the contents of buffers that affect addresses or run time.
         """
         launch = self._launch
         shape = [self._module.digest, launch.entry, launch.grid, launch.block, launch.shared_bytes]
@@ -309,7 +309,7 @@ def _texture(name: str, image: Image, file: str) -> str:
 
 
 def _element_types(function: Function) -> dict[str, str]:
-    """Return the element type of each pointer parameter, as in the first memory access."""
+    """Return an element type for each pointer parameter: the type of the first memory access through the pointer."""
     types: dict[str, str] = {}
     for ins in function.instructions:
         if ins.opcode not in ("ld", "st", "red", "atom") or not any(isinstance(o, Address) for o in ins.operands):
@@ -369,7 +369,7 @@ def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str
         constant = f".const .align {align} .{kind} {name}[{len(words)}] = {{{', '.join(words)}}};\n"
         head = ptx[match.end() : parameter.start()] + ptx[parameter.end() : start]
         end = _end_of_body(ptx, start)
-        # Also replace loads through registers. They read the structure, because a scalar has no address.
+        # Assume that a load through a register also reads the structure, because kernels read scalars by name.
         body = re.sub(rf"\bld\.param(\S*)([^;]*\[(?:{re.escape(name)}\b|%))", r"ld.const\1\2", ptx[start:end])
         body = body.replace("cvta.param", "cvta.const")
         before = ptx[: match.end()]

@@ -107,13 +107,13 @@ _VERBS = (
     b"device", b"map", b"unmap", b"module", b"managed", b"variable", b"prepare", b"function", b"occupancy", b"launch",
     b"image", b"free image",
 )  # fmt: skip
-"""Requests of `native/`, each with a method of `Session`."""
+"""Requests that the libraries in `native/` send. A method of `Session` answers each request."""
 _UNCHANGED = (b"launch", b"device", b"variable", b"function", b"occupancy")
 """Requests that do not change memory, code or textures."""
 _RECENT = 16
 """Maximum number of launches that are kept for reuse."""
 _MOST_KEPT = 1 << 18
-"""Maximum number of threads of a cooperative launch that is kept for reuse. All their registers are in memory."""
+"""Maximum number of threads of a cooperative launch that is kept for reuse. Kept launches need memory per thread."""
 _TOGETHER = 1 << 22
 """Maximum number of threads of a cooperative launch, because all of them run at the same time."""
 

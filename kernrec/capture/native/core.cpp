@@ -20,7 +20,7 @@ namespace capture {
 namespace {
 
 constexpr int kShift = 40;  // Equals BUFFER_SHIFT in kernrec.ptx.state.launch_layout.
-constexpr int kSlots = 80;  // Linux loads programs at slot 84 and above.
+constexpr int kSlots = 80;  // Linux loads programs at addresses from 84 << kShift.
 constexpr uint64_t kPool = uint64_t(kSlots) << kShift;
 constexpr size_t kPoolBytes = size_t(1) << 36;
 constexpr size_t kAlignment = 512, kPage = 4096;
@@ -108,7 +108,7 @@ const Device& device() {
 }
 
 std::map<uint64_t, Allocation>& allocations() {
-    // This is never freed, because destructors may still use it.
+    // The map is never freed, because destructors may still use it.
     static auto* made = new std::map<uint64_t, Allocation>;
     return *made;
 }
@@ -124,7 +124,7 @@ std::deque<int>& free_slots() {
 
 size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-// Map a new file at the address of a slot, in this process and in kernrec.
+// Map a new file at the address `slot << kShift` in this process, and send it to the kernrec process.
 void* map_slot(int slot, size_t bytes, size_t size, int* kept = nullptr) {
     void* address = reinterpret_cast<void*>(uint64_t(slot) << kShift);
     const int file = int(syscall(SYS_memfd_create, "kernrec", MFD_CLOEXEC));
@@ -140,12 +140,12 @@ void* map_slot(int slot, size_t bytes, size_t size, int* kept = nullptr) {
     return at;
 }
 
-// Return the first address in the shared range that is followed by enough free bytes, or 0.
+// Return the first address from `kPool` with enough free bytes, or 0 if there is none.
 uint64_t pool_gap(size_t bytes) {
     static bool mapped = false;
     if (!mapped && !map_slot(kSlots, kPoolBytes, kPoolBytes)) return 0;
     mapped = true;
-    uint64_t at = kPool + kAlignment;  // Skip the start of the range, so that no array has the address of a buffer.
+    uint64_t at = kPool + kAlignment;  // No allocation starts at kPool, which is the address of the whole range.
     for (auto i = allocations().lower_bound(kPool); i != allocations().end(); ++i) {
         if (i->first >= at + bytes) break;
         at = (i->first + i->second.size + kAlignment) / kAlignment * kAlignment;
@@ -316,7 +316,7 @@ void* device_address(void* pointer) {
 bool unregister_host(void* pointer) {
     std::lock_guard<std::recursive_mutex> guard(lock());
     for (auto& [base, each] : allocations())
-        // This keeps the program's pages.
+        // Only the second mapping of the registered pages is removed. The program keeps its own mapping.
         if (each.registered == pointer) return release(reinterpret_cast<void*>(base));
     return false;
 }

@@ -84,9 +84,9 @@ bool release(void* pointer);
 const Allocation* allocation_of(const void* address);
 // Return whether an address can only belong to the GPU.
 bool is_device(const void* address);
-// Return whether some bytes may be accessed: either all are in one allocation, or none belongs to the GPU.
+// Return whether a program may access a range of bytes. A range of device memory must be inside an allocation.
 bool accessible(const void* address, size_t bytes);
-// Return the address at which kernels see host memory, or null if neither CUDA allocated nor the program registered it.
+// Return the address at which kernels see host memory, or null if CUDA neither allocated nor registered the memory.
 void* device_address(void* pointer);
 void* register_host(void* pointer, size_t bytes);
 bool unregister_host(void* pointer);
@@ -130,7 +130,7 @@ struct Node {
     std::function<int()> work;
     int kind = 0;
     std::vector<Node*> before;
-    std::shared_ptr<const void> parameters;  // Parameters of the node that a program can query.
+    std::shared_ptr<const void> parameters;  // A program can query the parameters of a node.
     const void* original = nullptr;  // If this node is a clone: the node from which it was cloned.
 };
 struct Graph {
@@ -191,9 +191,9 @@ int elapsed(float* milliseconds, void* first, void* second);
 // Return the arguments in one string, each at its offset.
 std::string pack(const Function& function, void** arguments);
 int launch(Function& function, const Launch& launch, void** arguments, void* stream);
-// Return the base and size of each allocation in the shared range to which an argument points.
+// Return the base and size of each allocation to which an argument points, if it is in the shared range of addresses.
 std::string shared_allocations(const Function& function, const std::string& packed);
-// Return the end of the last allocation in the shared range, or the start of the range if it has none.
+// Return the end of the last allocation in the shared range. Return the start of the range if there is no allocation.
 uint64_t pool_end();
 int launch_packed(Function& function, const Launch& launch, const void* packed, size_t bytes, void* stream);
 int copy(void* to, const void* from, size_t bytes);
@@ -218,8 +218,8 @@ struct Sampler {
 };
 Array* new_array(size_t width, size_t height, size_t depth, const int* bits, int kind, unsigned flags);
 void free_array(Array* array);
-// Return a handle, or 0 after an error. For pitched linear memory, `pitch` is the number of bytes from one row to the
-// next.
+// Return the handle of a new texture or surface, or 0 after an error. Rows in pitched linear memory are `pitch` bytes
+// apart.
 uint64_t new_image(const Array& array, size_t pitch, const Sampler& sampler);
 void free_image(uint64_t handle);
 

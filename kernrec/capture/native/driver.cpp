@@ -90,7 +90,7 @@ struct Link {
 
 }  // namespace
 
-// Start, devices and contexts.
+// Initialization, devices and contexts.
 
 API int cuInit(unsigned) { return attribute(16) > 0 ? kSuccess : kInvalidDevice; }
 API int cuDeviceGet(int* device, int number) { return *device = 0, number ? kInvalidDevice : kSuccess; }
@@ -142,14 +142,14 @@ API int cuGetExportTable(const void**, const void*) {
     Dl_info caller{};
     const bool known = dladdr(__builtin_return_address(0), &caller);
     if (known && strstr(caller.dli_fname, "libnvrtc")) return kNotFound;  // NVRTC compiles without a driver.
-    // A package such as PyTorch loads its own copy of the runtime, which then finds no device. kernrec shows a device
-    // in Python.
+    // The copy of the runtime inside a package such as PyTorch must find no device, because kernrec replaces the devices
+    // of PyTorch in Python.
     if (known && strstr(caller.dli_fname, "libcudart.so.")) return kNoDevice;
     stop("the program, or a package that it loads (CuPy), has the CUDA runtime inside; rebuild it with -cudart shared");
 }
 API int cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64_t, int* status) {
-    // Return the newest variant of a function that exists in the requested CUDA version. The table also has later
-    // variants.
+    // Return the newest variant of a function that the requested CUDA version has. `since` is the first version with a
+    // variant.
     static const struct {
         const char* name;
         int since;
@@ -172,7 +172,7 @@ API int cuGetProcAddress(const char* symbol, void** function, int version, uint6
     return cuGetProcAddress_v2(symbol, function, version, flags, nullptr);
 }
 
-// Code. Linking PTX results in PTX.
+// Code. The linker joins PTX files to a single PTX file.
 
 API int cuModuleLoadData(void** module, const void* image) { return load_to(module, image); }
 API int cuModuleLoad(void** module, const char* path) {

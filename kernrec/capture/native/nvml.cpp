@@ -1,5 +1,5 @@
 // Replacement for `libnvidia-ml.so.1`. It reports the name, memory and architecture of the GPU, because some packages
-// ask NVML before they use CUDA. Other functions are missing symbols, which NVML's Python bindings report as
+// ask NVML before they use CUDA. The library lacks all other functions of NVML. NVML's Python bindings report them as
 // unsupported.
 #include <cstdint>
 #include <cstdio>

@@ -24,7 +24,7 @@ int capture::synchronize() { return done(failed_kernel); }
 API int cudaSetDevice(int device) { return done(device ? kInvalidDevice : kSuccess); }
 API int cudaDeviceSynchronize() { return synchronize(); }
 API int cudaDeviceGetLimit(size_t* value, int limit) {
-    // Size of the stack, of the buffer of printf, and of the heap.
+    // Bytes of the stack, the printf buffer and the heap.
     const size_t defaults[] = {1024, size_t(1) << 20, size_t(8) << 20};
     return *value = limit < 3 ? defaults[limit] : 0, kSuccess;
 }

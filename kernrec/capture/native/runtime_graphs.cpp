@@ -26,7 +26,7 @@ struct Step {
     std::function<int()> work;
 };
 struct ExecutableGraph {
-    std::shared_ptr<Graph> graph;  // This keeps the nodes alive, because they identify the steps.
+    std::shared_ptr<Graph> graph;  // The graph keeps its nodes alive, to which `Step::node` points.
     std::vector<Step> steps;
 };
 std::vector<Step> steps_of(const Graph& graph) {
@@ -209,8 +209,8 @@ API int cudaGraphChildGraphNodeGetGraph(void* node, void** graph) {
     const auto& kept = static_cast<Node*>(node)->parameters;
     return *graph = handle_of(std::const_pointer_cast<Graph>(std::static_pointer_cast<const Graph>(kept))), kSuccess;
 }
-// Functions that add a node with work from a parameter structure, and change the node in a graph or an executable
-// graph.
+// Three functions for each kind of node: add a node to a graph, change the node in the graph, and change the node in an
+// executable graph. `work` makes the node's work from the parameters.
 #define NODE(name, kind, Given, work)                                                                                  \
     API int cudaGraphAdd##name##Node(void** node, void* graph, void* const* before, size_t count, const Given* from) { \
         return add(graph, node, before, count, kind, work(from));                                                      \
@@ -265,7 +265,7 @@ API int cudaGraphAddMemAllocNode(void** node, void* graph, void* const* before, 
         size_t accesses, bytes;
         void* pointer;
     };
-    // The program gets the address now, so allocate the memory now.
+    // Allocate the memory before the graph runs, because this function returns the memory's address to the program.
     Allocate& given = *static_cast<Allocate*>(parameters);
     given.pointer = allocate(given.bytes, Kind::kGraph);
     if (!given.pointer) return done(kOutOfMemory);
