@@ -78,8 +78,8 @@ Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
     """Return the launches that run `config` on `problem`, in order.
 
-    Pointers and tensor maps use the problem's tensor names, even if the kernel's op has other names. Use
-    `Kernel.misfit` to check whether the GPU can run the config.
+    Pointers and tensor maps have the tensor names of `problem`, even if the kernel implements an equivalent op with
+    different names. Use `Kernel.misfit` to check whether the GPU can run the config.
 
     Raises:
         UsageError: the kernel lacks this config or problem, or a number is out of range, such as an empty grid.
@@ -113,7 +113,7 @@ def probe_problems(
 def probe_launches(
     kernel: Kernel, launch: int, configs: Sequence[Config], dtype: str, layout: str, sm: int
 ) -> Iterator[Probe]:
-    """Yield the probes of launch number `launch` for each config that has this launch."""
+    """Yield the probes of the launch with index `launch` for each config. Skip configs without this launch."""
     for config in configs:
         for problem in probe_problems(kernel, launch, config, dtype, layout, sm):
             names = kernel.namespace(config, problem, sm)
@@ -202,7 +202,7 @@ class PackedArguments:
     """Arguments of a launch in the CUDA driver's format. Addresses can change between launches."""
 
     def __init__(self, values: Iterable[Any], names: Sequence[str | None] = ()) -> None:
-        """Pack `ctypes` values. `names` has the tensor or workspace whose address a value holds, or None."""
+        """Pack `ctypes` values. `names[i]` is the tensor or workspace at which value i points, or None."""
         self._values = list(values)
         self.slots: dict[str, list[Any]] = {}
         """Packed addresses of each tensor or workspace."""

@@ -111,7 +111,7 @@ def text_of(node: "Node | None") -> str:
 
 
 def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
-    """Yield the descendants of a syntax node with one of the given kinds, in source order. Skip code in `#if 0`."""
+    """Yield the descendants of a syntax node whose type is in `kinds`, in source order. Skip code in `#if 0`."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -132,8 +132,8 @@ def has_host_code(text: str) -> bool:
 
 
 def device_code(text: str, instance: str | None = None) -> DeviceCode:
-    """Return the device code of a program whose headers are inserted. Of its explicit template instances, keep
-    `instance`.
+    """Return the device code of a program whose headers are inserted. If `instance` is a template instance such as
+    `f<128>`, remove all other explicit instances of the template.
 
     Raises:
         KernrecError: the program has host code, and tree-sitter is not installed.
@@ -159,7 +159,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
                 edits.append((node, f"#include <{name}>"))
             continue
         instead = next((text for start, text in _BRINGS.items() if name.startswith(start)), "")
-        # The source needs the prelude even if a condition such as `#ifdef _WIN32` skips this header.
+        # Insert the prelude before a condition such as `#ifdef _WIN32`, which may skip the first header.
         if not headers:
             prelude, condition = _PRELUDE + (_STD if uses_std else ""), _outer_condition(node)
             if condition is None:

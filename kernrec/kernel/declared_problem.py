@@ -11,21 +11,21 @@
     weights = { shape = ["width"], role = "constant" }                # a __constant__ of the source
     result = { shape = ["height", "width"], role = "output", reference = "right.npy" }
 
-A tensor is `input`, `output`, `inout` or `constant` (`symbol` gives its name in the source if it differs). Textures and
-surfaces have a table `texture = { filter = "linear", address = "wrap", normalized = true }`, and are passed as `texture
-image` or `surface image`. Other arguments of a launch are pointers such as `temp + 1024` (element 1024), `u64 0`
-(null), and structures such as `bytes 0000803f02000000`.
+Keys of a tensor:
 
-`values` is a tensor's content before the launch: `normal` (default of inputs), `zeros` (default of outputs), `constant
-1.5`, `uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or
-`raw file.bin`. `index x c` are random indices into the tensor `x` in steps of `c` elements (1 by default). `offsets x`
-are ascending indices, like the row offsets of a sparse matrix. `unknown` with a reason makes kernrec refuse the kernel
-if addresses depend on data.
+- `role`: `input`, `output`, `inout` or `constant`. `symbol` is the name of a constant in the source, if it differs.
+- `texture`: a table such as `{ filter = "linear", address = "wrap", normalized = true }`. A launch passes the tensor as
+  `texture NAME` or `surface NAME`.
+- `values`: content before the launch. `normal` (default of inputs), `zeros` (default of outputs), `constant 1.5`,
+  `uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (`i` is the flat index), `file.npy`, `raw file.bin`, `index x
+  c` (random indices into the tensor `x`, in steps of `c` elements), or `offsets x` (ascending indices, like the row
+  offsets of a sparse matrix). With `unknown` and a reason, kernrec refuses the kernel if addresses depend on data.
+- `reference`: expected content after the launch, written like `values`. Either all outputs have a reference, or none.
+  Without a reference, measured configs are compared with the first config.
 
-`reference` has the same form, and is the expected content of an output. Either all outputs have it or none. Without it,
-measured configs are compared with the first config. `tolerance` is the maximum error of an element, relative to the
-element or to the output's RMS, whichever is larger. By default, it is the error that rounding can cause
-(kernrec/measure/device/correctness.py). Integers must be equal.
+`tolerance` is the maximum error of an element, relative to the larger of the element and the output's RMS. By default,
+it is the error that rounding can cause (kernrec/measure/device/correctness.py). Integers must be equal. A launch
+may also pass a pointer such as `temp + 1024` (element 1024) or `u64 0` (null), or a structure such as `bytes 0000803f`.
 """
 
 import re

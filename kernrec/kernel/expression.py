@@ -4,8 +4,8 @@ An expression is parsed with `ast`, checked against a closed grammar, and evalua
 (`engine/query/space.cpp`), never by `eval`. The grammar: decimal integers, names, `'text'` (only in `==` and `!=`), `+
 - * // / % **`, unary minus, comparisons (chained too), `and`, `or`, `not`, `a if c else b`, and `FUNCTIONS`.
 
-Integers have 64 bits and wrap around. Every operation is defined for all operands, because arrays also evaluate the
-branch of `a if c else b` that is not chosen:
+Integers have 64 bits and wrap around. Every operation is defined for all operands, because both branches of `a if c
+else b` are evaluated if c is an array:
 
 - `x // 0`, `x % 0`, `x / 0` and `ceil_div(x, 0)` are 0; an integer to a negative power is 0; `**` takes integers;
 - `floor_sum(n, a, b, d)` is the sum of `(a * i + b) // d` for i from 0 to n - 1 (0 where n or d is not positive, a is
@@ -73,7 +73,7 @@ class Expression:
         return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
-        """Return the expression's value. It is an array if a name has an array. Raise `UsageError` if this fails."""
+        """Return the value: an array if any variable is an array. Raise `UsageError` if the evaluation fails."""
         missing = sorted(self.names - names.keys())
         if missing:
             raise UsageError(f"expression {_short(self.text)} needs {', '.join(missing)}")

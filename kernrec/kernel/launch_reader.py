@@ -23,7 +23,7 @@ class LaunchReader:
     source: str
     names: Collection[str]
     static_names: Collection[str]
-    """Names that expressions of probes may use, because they do not depend on dimensions."""
+    """Names that do not depend on a problem's dimensions. Expressions under `probes` may use only these names."""
     dims: Collection[str]
     pointers: Collection[str]
     """Tensors and workspaces."""
@@ -79,7 +79,7 @@ class LaunchReader:
         if not _ENTRY.fullmatch(entry):
             raise table.fail("entry", "the name of a function", entry)
         if not mentions(self.source, entry):
-            # Import late, because its patterns would slow the start of queries.
+            # Import late, because the module's regular expressions would slow the start of queries.
             from kernrec.kernel.cuda_signature import source_name
 
             if not mentions(self.source, source_name(entry)):
@@ -102,7 +102,7 @@ class LaunchReader:
         ctype, _, value = text.strip().partition(" ")
         if not value or value.startswith("+"):
             table.check(key, "tensor", [ctype], sorted(self.pointers))
-            # A kernel whose arguments name a tensor supports the optional dimension of the same name, such as `bias`.
+            # A kernel with the optional tensor `bias` as an argument supports the optional dimension `bias`.
             table.named.add(ctype)
             return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self.names) if value else None)
         if ctype == "bytes":

@@ -60,7 +60,7 @@ def _load(name: str) -> Kernel:
     folder, spec = _FOLDER / name, _spec(name)
     path = folder / "kernel.toml"
     if spec is None or not (folder / str(spec.get("source"))).is_file():
-        return load_kernel(path)  # Raise the error that describes the defect.
+        return load_kernel(path)  # `load_kernel` raises an error that says what is wrong.
     kernel = kernel_from(spec, f"{name}/kernel.toml", _source(folder / spec["source"]))
     if kernel.name != name:
         raise UsageError(f"{name}/kernel.toml: name: expected {name!r} as the folder, got {kernel.name!r}")
@@ -121,7 +121,7 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels of a problem and its equivalent problems. Raise `NoSuchKernelError` without any."""
+    """Return the CUDA C++ kernels of a problem and its equivalents. Raise `NoSuchKernelError` if there is none."""
     able = [
         kernel
         for form in equivalents(problem)

@@ -23,7 +23,7 @@ _MOST_FILES = 256
 _MOST_FOLDERS = 4_000
 """Maximum number of folders in a search for a header."""
 _PROJECT_MARKS = (".git", ".hg")
-"""Folders in the root of a project."""
+"""Folders of version control, which mark the root of a project."""
 _LAUNCHES = re.compile(r"<<<|\bmain\s*\(")
 _REPAIRS = (
     (re.compile(r"<<[ \t]+<(?![<=])"), "<<<"),
@@ -84,7 +84,7 @@ def _inline(
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
-    text, start, line = _read_program(path, place), 0, 1  # This raises an error if the path cannot be resolved.
+    text, start, line = _read_program(path, place), 0, 1  # Raise an error if the path cannot be resolved.
     seen.add(path.resolve())
     if len(seen) > _MOST_FILES:
         raise UsageError(f"{place}: more than {_MOST_FILES} headers are included")
@@ -210,7 +210,7 @@ def read_toml(path: Path, place: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(read_text(path, place))
-    # This is a TOMLDecodeError, or Python's ValueError for an integer with thousands of digits.
+    # `tomllib` raises TOMLDecodeError, and also ValueError for an integer with thousands of digits.
     except ValueError as error:
         raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:

@@ -129,7 +129,7 @@ class Space:
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
-        """Return a variant for each config, for a kernel that is profiled on one problem."""
+        """Return each config as a separate variant, because the kernel's profiles are valid only for `problem`."""
         rows = np.arange(len(self))
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
@@ -180,7 +180,7 @@ def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]
 
 
 def arguments(problem: "Problem") -> tuple[dict[str, int | str], dict[str, float], bool, float, float]:
-    """Return a problem's names, bytes of each tensor, need for 64-bit indices, FLOPs and compulsory bytes."""
+    """Return a problem as (names, bytes by tensor, whether indices need 64 bits, FLOPs, minimum bytes of traffic)."""
     sizes = problem.tensor_bytes, problem.too_large is not None, float(problem.flops), float(problem.bytes)
     return problem.names, *sizes
 
@@ -203,7 +203,7 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Return a Boolean array (rows,) of the configs that can run. None can if a tensor needs 64-bit indices."""
+        """Return which configs can run, as an array of shape (rows,). All are False if a tensor is too large."""
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:

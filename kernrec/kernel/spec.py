@@ -1,7 +1,7 @@
 """Represent a kernel as data: tunables, constraints, launches and arguments around one source.
 
-Expressions may use the tunables, the op's given and derived dimensions, `dtype`, `layout`, `dtype_bytes`, `sm` (89 for
-sm_89, but 100 for sm_103), and preceding lets. Constraints may also use the GPU's `LIMITS`.
+Expressions may use the tunables, the op's given and derived dimensions, `dtype`, `layout`, `dtype_bytes`, `sm` (from
+`code_sm`) and the preceding entries of the spec's table `let`. Constraints may also use the GPU's `LIMITS`.
 """
 
 import hashlib
@@ -79,8 +79,8 @@ class TensorValues:
     text: str = ""
     """Expression of the flat index `i`, file name, or reason for `unknown`.
 
-    For `index` and `offsets`, it lists the tensors into which the values point, such as `x c, y`. After each tensor, it
-    states the number of elements per index, 1 if omitted.
+    For `index` and `offsets`: tensors into which the values point, each with the number of elements per index. `x c, y`
+    means that an index into x counts c elements, and an index into y counts 1 element.
     """
 
     @property
@@ -129,7 +129,7 @@ class BytesArgument:
 
     raw: bytes
     pointers: tuple[tuple[int, str], ...] = ()
-    """Offset in bytes and tensor of each member that is a pointer. In `raw`, these members are zero."""
+    """Tuple (offset in bytes, tensor) for each member that is a pointer. In `raw`, pointers are zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,11 +154,11 @@ class Launch:
     Consecutive blocks visit tiles in this order.
     """
     visits: Expression
-    """Number of tiles that all blocks process together."""
+    """Number of tile visits, summed over all blocks."""
     reads: Mapping[str, tuple[str, ...]]
-    """Axes of `order` that select a block's tile of each tensor or workspace that it reads."""
+    """Axes of `order` that select the tile that a block reads, keyed by tensor or workspace."""
     writes: Mapping[str, tuple[str, ...]]
-    """Axes of `order` that select a block's tile of each tensor or workspace that it writes."""
+    """Axes of `order` that select the tile that a block writes, keyed by tensor or workspace."""
     trips: Mapping[str, Expression]
     """Executions of each loop body, summed over all blocks, keyed by the loop's name."""
     depth: Mapping[str, Expression]
@@ -168,7 +168,7 @@ class Launch:
     waits: Expression
     """Number of waits for L2 outside of loops in the slowest thread block."""
     probes: tuple[Mapping[str, Expression], ...]
-    """Dimensions of the small problems on which the launch is profiled. They have no partial tiles."""
+    """Dimensions of the small problems on which the launch is profiled. The problems consist of full tiles."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +182,7 @@ class Kernel:
     min_sm: int
     """Oldest architecture that can run the kernel."""
     dtype_min_sm: Mapping[str, int]
-    """Oldest architecture for each dtype that needs a newer one than `min_sm`."""
+    """Oldest architecture for each dtype that does not run on `min_sm`."""
     description: str
     source_name: str
     source: str
@@ -233,7 +233,7 @@ class Kernel:
 
     @cached_property
     def sampled(self) -> bool:
-        """Return whether a profile holds for only one problem, because it is made from a sample of blocks."""
+        """Return whether each problem needs its own profile, because the profile is made from a sample of blocks."""
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
@@ -294,7 +294,7 @@ class Kernel:
         return [tunable.name for tunable in self.tunables if not tunable.launch]
 
     def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
-        """Return the `variant_key` of each variant, given its values of `compile_time_tunables`."""
+        """Return the `variant_key` of each variant. `values` has the `compile_time_tunables` of each variant."""
         return _keys([dtype, layout], self.compile_time_tunables, values)
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:

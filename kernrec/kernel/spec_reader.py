@@ -125,7 +125,7 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """Return the op that the spec names and None, or the result of `declared_problem`."""
+        """Return (op, None) for the op that the spec names. Return `declared_problem(...)` for a table `problem`."""
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:

@@ -21,7 +21,7 @@ from kernrec.util.light_dataclass import dataclass
 MAP_BYTES = 128
 MAP_ALIGNMENT = 64
 SWIZZLES = {32: 1, 64: 2, 128: 3}
-"""Number in `CUtensorMapSwizzle` of each swizzle width, which is the bytes of a row of the box."""
+"""Number in `CUtensorMapSwizzle`, keyed by the bytes in a row of the box."""
 ELEMENT_TYPES = {
     "u8": 0, "i8": 0, "f8e4m3": 0, "f8e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,
     "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,

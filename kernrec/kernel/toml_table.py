@@ -43,7 +43,7 @@ class Table:
     """TOML table that rejects keys which nothing reads."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Wrap the table `data`, which messages call `place`. Names in its expressions are added to `named`."""
+        """Wrap the table `data`. `place` is the table's name in messages. Names in expressions are added to `named`."""
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -86,7 +86,7 @@ class Table:
         return tuple(dict.fromkeys(values))
 
     def check(self, key: str, noun: str, names: Iterable[Any], choices: Collection[str]) -> None:
-        """Raise `UsageError` if a name under a key is not among `choices`. Messages call a name a `noun`."""
+        """Raise `UsageError` if a name under a key is not among `choices`. `noun` is a word for the names."""
         for name in names:
             if name not in choices:
                 raise self.error(f"{key}: {unknown(noun, name, choices)}")
@@ -110,7 +110,7 @@ class Table:
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """Parse an expression that may use `names`. Messages call an unknown name a `noun`."""
+        """Parse an expression that may use `names`. `noun` is a word for the names, such as "dimension"."""
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
@@ -172,7 +172,7 @@ class ConfigList:
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return a config's numbers in the other columns. Raise `UsageError` if the config is not listed."""
+        """Return a config's numbers in the columns `further`. Raise `UsageError` if the config is not listed."""
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)
@@ -180,7 +180,7 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return for each column the index of each row's number in `values[column]`, as int64 of shape (rows,).
+        """Return an int64 array of shape (rows,) for each column: the index of each number in `values[column]`.
 
         The rows are sorted by the indices of the tunables.
         """

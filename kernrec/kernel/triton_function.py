@@ -7,8 +7,8 @@
     descriptors = { a = { shape = [512, 256], strides = [256, 1], block = ["block_m", "64"] } }   # tensor descriptors
     module = "package.kernels"                     # module to import if the source is installed
 
-Triton specializes the code for integers that are 1, which become constants, and for pointers and integers that are
-multiples of 16. It knows other divisors of sizes that are constants of the program, as in TorchInductor's templates.
+Triton generates special code for integers that are 1, which become constants, and for pointers and integers that are
+multiples of 16. A number above 1 in `divisible` is another divisor, such as a constant size in TorchInductor's code.
 Tunables and `defines` set `tl.constexpr` parameters and compiler options (`num_warps`, `num_stages`, `num_ctas`,
 `maxnreg`).
 """
@@ -59,7 +59,7 @@ class TritonFunction:
     parameters: tuple[str, ...]
     """Parameters that are not constants, in the order of the launch."""
     divisible: Mapping[str, Expression]
-    """Known divisor of each parameter. 1 stands for 16, and 0 for none."""
+    """Whether each argument is a multiple of 16 (1 or 0). A number above 1 is another divisor of the argument."""
     types: Mapping[str, str]
     """Triton's type of each parameter if it differs from the argument's type."""
     key: str

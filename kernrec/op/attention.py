@@ -88,8 +88,7 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return the mean and standard deviation of each input that is not standard normal. The larger deviation of q lets
-    few keys dominate."""
+    # With a standard deviation of 2 instead of 1 for q, few keys dominate the softmax.
     if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}
     scales = {"q_scale": 2 / SPREAD_8BIT, "k_scale": 1 / SPREAD_8BIT, "v_scale": 1 / SPREAD_8BIT}

@@ -52,8 +52,8 @@ def _untouched(d: Names) -> dict[str, int]:
 def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
     """Return the number of positions along an input axis that at least one output reads.
 
-    Output i reads the position i*stride + j*dilation - padding for filter element j. For each j, the positions have the
-    same remainder modulo the stride. Among all positions with this remainder, they are consecutive.
+    Output i reads the position i*stride + j*dilation - padding for filter element j. A single filter element reads
+    every `stride`-th position in a range. Positions that several filter elements read are counted once.
     """
     stride = d["stride"]
     if stride == 1 and d["dilation"] == 1:

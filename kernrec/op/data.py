@@ -60,8 +60,8 @@ def decode_elements(stored: "Array", dtype: str) -> "Array":
 def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
     """Return random inputs of a problem, as they are stored in memory. They depend only on the problem and the seed.
 
-    Activations have standard deviation 1, and weights 1/sqrt(terms of the sum), so that results are of order 1 and one
-    absolute tolerance suits every problem. `Op.values` defines exceptions.
+    Activations have standard deviation 1. Weights have standard deviation 1/sqrt(n) for outputs that sum n products.
+    Outputs are then of order 1, so that one absolute tolerance suits every problem. `Op.values` defines exceptions.
     """
     import numpy as np
 

@@ -28,7 +28,7 @@ class Format:
     activations: str
     """Type of the activations after quantization. bf16 means that activations are not quantized."""
     activation_group: int
-    """Elements along k that share an activation scale, or 0 for one scale or none."""
+    """Elements along k that share an activation scale. 0 means a single scale, or no scale for bf16 activations."""
     math: str
     """Type whose tensor-core rate limits the multiplication."""
 

@@ -14,15 +14,15 @@ MOST_VECTORS = next(dim.maximum for dim in MATVEC.dims if dim.name == "n")
 
 _SAME: Mapping[str, str] = {}
 _ROWS = {"a": "b", "x": "a", "y": "c"}
-"""Name of the matmul tensor for each matvec tensor, if the vectors are the rows of the matmul's first matrix."""
+"""Matmul tensor for each matvec tensor, in a matmul whose matrix `a` contains the vectors as rows."""
 _COLUMN = {"a": "a", "x": "b", "y": "c"}
-"""Name of the matmul tensor for each matvec tensor, if the matmul has a single column."""
+"""Matmul tensor for each matvec tensor, in a matmul whose matrix `b` is a single vector."""
 
 
 def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
     """Convert a matvec to the matmul (layout `nt`) of a linear layer. Return any other problem unchanged.
 
-    Each vector becomes a row of the first matrix. `rows` sets another number of rows, which may exceed `MOST_VECTORS`.
+    Each vector becomes a row of the first matrix. `rows` sets another number of rows, without the limit of a matvec.
     """
     if problem.op != MATVEC.name or problem.layout == ANY_LAYOUT:
         return problem

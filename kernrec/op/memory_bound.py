@@ -50,22 +50,21 @@ def _softmax(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray
 
 SOFTMAX = _row_op(
     columns="elements per row",
-    flops=5,  # compare, subtract, exponential, add, multiply; without the one division per row
+    flops=5,  # compare, subtract, exponential, add, multiply (the division per row is not counted)
     name="softmax",
     title="softmax of each row, y[rows,columns]",  # y = exp(x - max) / sum of exp(x - max)
     aliases=("row softmax",),
     workload="gpt2",
     reference=_softmax,
-    # With this deviation, about columns / exp(9) elements dominate the sum of a row, as in trained networks.
+    # With a standard deviation of 3, about columns / exp(9) elements dominate the sum of a row, as in trained networks.
     values=lambda d: {"x": (0, 3)},
 )
 
 
 def _layernorm(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
-    """The variance is the mean squared distance from the mean (Ba et al. 2016, arXiv 1607.06450)."""
     import numpy as np
 
-    centered = tensors["x"] - tensors["x"].mean(axis=1, keepdims=True)
+    centered = tensors["x"] - tensors["x"].mean(axis=1, keepdims=True)  # Ba et al. 2016, arXiv 1607.06450
     deviation = np.sqrt((centered**2).mean(axis=1, keepdims=True) + EPSILON)
     return {"y": centered / deviation * tensors["weight"] + tensors["bias"]}
 

@@ -9,8 +9,8 @@ these GPUs, and y is this GPU's part of the sum over all GPUs. `routing` describ
 experts: their numbers of tokens follow a power law with the exponent routing / 100. It affects only predicted times,
 because the scores are inputs.
 
-Activations are bf16 (or f16) in every dtype, and the op quantizes them itself. FLOPs count the matmuls of tokens x topk
-/ ep passes through an expert, which is the mean number of passes on a GPU.
+Activations are bf16 (or f16) in every dtype, and the op quantizes them itself. On average, a GPU runs tokens x
+topk / ep passes through an expert. FLOPs count the matmuls of these passes.
 """
 
 from collections.abc import Mapping

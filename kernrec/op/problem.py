@@ -32,7 +32,7 @@ ANY_LAYOUT = "any"
 """Layout of problems whose op a kernel's spec declares."""
 
 _KINDS = 1024
-"""Maximum size of an op's cache of (dtype, layout) spellings."""
+"""Maximum number of entries in `Op._kinds`, which caches pairs of dtype and layout."""
 
 LARGEST = 2**31 - 1
 """Maximum of a dimension and of a tensor's number of elements, because kernels use 32-bit indices."""
@@ -115,12 +115,11 @@ class Op:
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Function that returns the mean and standard deviation of each input that is not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Function that returns the epilogue's instructions per 32 results, keyed by metric. Static profiles exclude
-    them."""
+    """Function that returns the epilogue's counts per 32 results, keyed by counter. Profiles exclude the epilogue."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Function that returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
-    """Default layout of a dtype, if it is not the first of `layouts`."""
+    """Default layout for each dtype whose default layout is not the first of `layouts`."""
 
     @cached_property
     def late(self) -> dict[str, int]:
@@ -289,7 +288,7 @@ class Problem:
     @cached_property
     def names(self) -> dict[str, int | str]:
         """Return the variables that expressions in a kernel's spec may use: sizes, `dtype`, `layout`, `dtype_bytes`."""
-        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel supports `FORMATS`, so any size will do.
+        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # 1 is never used: no kernel supports a quantization format.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
@@ -338,7 +337,7 @@ class Problem:
 
     @cached_property
     def _traffic(self) -> tuple[dict[str, float], int]:
-        """Return (`tensor_bytes`, `bytes`) without creating `Tensor` objects, which takes longer."""
+        """Return (`tensor_bytes`, `bytes`). Create no `Tensor` objects, because their creation takes longer."""
         types, untouched = self.definition.element_types(self.sizes), self.definition.untouched(self.sizes)
         tensor_bytes, touched = {}, 0
         for name, shape in self._shapes.items():

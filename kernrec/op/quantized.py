@@ -20,8 +20,7 @@ _SPREAD = {"f8e4m3": SPREAD_8BIT, "i8": SPREAD_8BIT, "i4": 3.0, "f4e2m1": 2.0}
 
 
 def format_number(dtype: str) -> dict[str, int]:
-    """Return the dimension `format`: the number of a quantization format. Return an empty dictionary for other
-    dtypes."""
+    """Return {"format": number} for a quantization format, or an empty dictionary for any other dtype."""
     return {"format": _NUMBERS[dtype]} if dtype in _NUMBERS else {}
 
 
@@ -31,15 +30,15 @@ def format_of(d: Names) -> Format | None:
 
 
 def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of weights (rows, k), keyed by the suffix of the scale tensor's name."""
+    """Return {suffix of the scale tensor's name: shape of the scale tensor} for weights of shape (rows, k)."""
     if not quantized.group:
         return {"_scale": (rows, 1)}
     return {"_scale": (-(-rows // quantized.rows), -(-k // quantized.group))}
 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of activations (rows, k), keyed by the suffix of the scale tensor's name. The
-    result is empty for bf16."""
+    """Return {suffix of the scale tensor's name: shape of the scale tensor} for activations of shape (rows, k). Return
+    an empty dictionary for bf16 activations."""
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}

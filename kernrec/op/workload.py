@@ -56,10 +56,9 @@ class Layer:
     quantized: bool = False
     """Whether a quantized network runs the layer in 8 or 4 bits."""
     shared: tuple[int, int] = (0, 0)
-    """(Key/value heads in a matmul, output features per head). A tensor-parallel GPU has at least one of these
-    heads."""
+    """Number of key/value heads in a matmul, and output features per head. A GPU computes at least one head."""
     items: str = ""
-    """Dimension that counts independent items. Empty for the op's `items_dimension`."""
+    """Dimension that counts independent items. An empty string means the op's `items_dimension`."""
     parts: int = 1
     """Number of passes into which each occurrence is split. `count` counts all passes, which share weights."""
     alone: bool = False
@@ -88,7 +87,7 @@ class Workload:
     one_network: bool = False
     """Whether all layers belong to one network, so that each occurrence of a layer has its own weights."""
     notes: tuple[str, ...] = ()
-    """Notes about the layers for answers."""
+    """Notes about the layers to add to each answer about the workload."""
 
     @property
     def ops(self) -> tuple[str, ...]:

@@ -316,7 +316,7 @@ void* device_address(void* pointer) {
 bool unregister_host(void* pointer) {
     std::lock_guard<std::recursive_mutex> guard(lock());
     for (auto& [base, each] : allocations())
-        // Only the second mapping of the registered pages is removed. The program keeps its own mapping.
+        // `release` removes only the mapping at `base`. The program keeps its own mapping of the pages.
         if (each.registered == pointer) return release(reinterpret_cast<void*>(base));
     return false;
 }

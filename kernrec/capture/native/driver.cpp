@@ -142,8 +142,7 @@ API int cuGetExportTable(const void**, const void*) {
     Dl_info caller{};
     const bool known = dladdr(__builtin_return_address(0), &caller);
     if (known && strstr(caller.dli_fname, "libnvrtc")) return kNotFound;  // NVRTC compiles without a driver.
-    // The copy of the runtime inside a package such as PyTorch must find no device, because kernrec replaces the devices
-    // of PyTorch in Python.
+    // kernrec simulates a device in Python, so the CUDA runtime inside a package such as PyTorch must find no device.
     if (known && strstr(caller.dli_fname, "libcudart.so.")) return kNoDevice;
     stop("the program, or a package that it loads (CuPy), has the CUDA runtime inside; rebuild it with -cudart shared");
 }
