@@ -26,9 +26,9 @@ def autotune(
         key: Names of the arguments whose values require separate tuning, as in `triton.autotune`.
         top_k: Number of configs to measure.
         objective: `latency`, `energy`, or `edp` (energy times latency).
-        gpu: Common name of the GPU. The default is KERNREC_GPU, or else the GPU of this process.
-        **options: Further keyword arguments of `triton.autotune`, except `perf_model`. If `prune_configs_by` contains
-            `early_config_prune`, this function runs before the ranking. `cache_results` has no effect.
+        gpu: Common name of the GPU. The default is KERNREC_GPU. If it is not set, use the GPU of this process.
+        **options: Further keyword arguments of `triton.autotune`, except `perf_model`. A function `early_config_prune`
+            in `prune_configs_by` is called before kernrec ranks the configs. `cache_results` has no effect.
 
     Returns:
         A decorator for `@triton.jit` functions. The decorated function is Triton's autotuner.

@@ -149,7 +149,7 @@ def _do_bench(launch: Callable[[], object]) -> float:
 
 
 TOP = 3
-"""Number of configs to measure in addition to the engine's default config."""
+"""Number of configs to measure in addition to the serving engine's default config."""
 
 
 def measure_audit(
@@ -159,12 +159,12 @@ def measure_audit(
     tensors: Tensors | None = None,
     benchmark: Benchmark | None = None,
 ) -> int:
-    """Measure the best configs of an audit if they may be faster than the engine's default, and store the results.
+    """Measure configs that may be faster than a serving engine's default configs, and store the results.
 
     Skip numbers of tokens whose best config was already measured. The next audit uses the stored measurements.
 
     Args:
-        audit: Audit of a serving engine's tuned files, with comparisons of configs.
+        audit: Comparison of the engine's default configs with better configs, for each of the engine's tuned files.
         machine: GPU of this process. It must be the GPU of the audit.
         progress: Function to call with a one-line message before measuring for each number of tokens.
         tensors: As in `measure_call`.

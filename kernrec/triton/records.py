@@ -1,6 +1,6 @@
-"""Store measurements of a tuning key in the user's database, and look them up there and in pulled databases.
+"""Store measurements in the user's database, and look up measurements there and in the database of `kernrec db pull`.
 
-The session name of a measurement contains the hash of its tuning key, which is the same on every machine.
+Each measurement belongs to a Triton tuning key. The measurement's session name contains the hash of the tuning key.
 """
 
 import math
@@ -48,9 +48,10 @@ class Result:
 
 
 def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, dict[str, int], Result]]:
-    """Return (proposed, config, result) for each measurement of a tuning key in the user's and pulled databases.
+    """Return (proposed, config, result) for each measurement of a tuning key in the user's and the pulled database.
 
-    `proposed` is `Trial.proposed`, or 0 if it is unknown. The config has kernrec's tunable names.
+    `proposed` is the number of configs that were selected for measurement, or 0 if it is unknown. The config has
+    kernrec's tunable names.
 
     Raises:
         UsageError: A database cannot be read.

@@ -190,7 +190,7 @@ class Tuner:
 
         def measured(*arguments: Any, config: Any, **options: Any) -> list[float]:
             nonlocal do_bench
-            # Create the benchmark function late: it needs a driver, but Triton does not measure a single config.
+            # Create the benchmark function only if Triton measures, because its creation needs a driver.
             if do_bench is None and self._running is not None:
                 do_bench, tuned.do_bench = tuned.do_bench, timed
             return self._measured(config, lambda: bench(*arguments, config=config, **options))

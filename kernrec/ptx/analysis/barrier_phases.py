@@ -47,7 +47,7 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
-    # For each position in a chain of dependent loads: how often each warp waits there, for the most frequent load
+    # Number of waits of each warp, keyed by depth in a chain of dependent loads. Loads of equal depth share a wait.
     most: dict[int, Array] = {}
     for place, depth in depths:
         ran = runs[guarded[place][0]]
@@ -57,11 +57,12 @@ def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
 
 
 def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]], by_warp: Sequence[Array]) -> float:
-    """Return the clock cycles, or waits, of the slowest warp in each phase, summed over all phases.
+    """Return the cost of the slowest warp in each phase, summed over all phases.
 
     Args:
         pieces: basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
-        by_warp: clock cycles or waits of each warp for each piece, an array of shape (warps,) per piece.
+        by_warp: cost of each warp for each piece, an array of shape (warps,) per piece. A cost is a number of clock
+            cycles or of waits.
     """
     place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
     phases: dict[int, Array] = {}

@@ -53,7 +53,7 @@ def removed_copies(function: Function) -> set[int]:
 
 
 def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
-    """Return the registers that cannot share a machine register with each register in `named`."""
+    """Return, for each register in `named`, the registers in `named` that need a different machine register."""
     conflicts: dict[str, set[str]] = {name: set() for name in named}
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named
@@ -225,7 +225,7 @@ class _Folding:
         self._merge(position, ins, frozenset({"add", "sub", "neg"}))
 
     def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
-        """Fold a neighbor into `ins` if only `ins` uses the neighbor's result and its opcode is in `opcodes`."""
+        """Fold an instruction with an opcode in `opcodes` into `ins` if only `ins` uses the result."""
         kind = ins.modifiers[-1]
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)

@@ -34,9 +34,9 @@ class Index:
 class _Value:
     pointers: frozenset[str] = frozenset()
     loaded: frozenset[tuple[str, Step | None]] = frozenset()
-    """Buffers on which the value depends, each with its factor, or None if the dependence is not linear."""
+    """Pair (buffer, factor) for each buffer on which the value depends. A nonlinear dependence has the factor None."""
     factor: Step | None = None
-    """Product of numbers and parameters, or None if the value is no such product."""
+    """Numbers and parameters whose product is the value, or None for any other value."""
 
 
 _NOTHING = _Value()

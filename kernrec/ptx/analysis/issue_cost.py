@@ -167,7 +167,7 @@ _LATENCY_CLK = {
 # Assume that an atomic addition in shared memory takes as long as two loads, because it returns the old value.
 _SHARED_ATOMIC_CLK = 50
 _WGMMA_COLUMNS_PER_CLK = 2
-"""Columns (64 rows, 32 bytes along K) of `wgmma.mma_async` that an SM computes per clock.
+"""Columns of a result with 64 rows that `wgmma.mma_async` computes per clock from 32 bytes along K.
 
 An SM performs 2,048 f16 multiply-adds per clock (H100 data sheet).
 """
@@ -272,7 +272,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """Return the machine instructions of a PTX instruction whose result from `classify` would be wrong, or None."""
+    """Return the machine instructions of a PTX instruction, or None if the result of `classify` is right."""
     kind = modifiers[-1] if modifiers else ""
     cost = _first(_PRECISE, opcode, kind, modifiers)
     if cost is None and kind == "pred":

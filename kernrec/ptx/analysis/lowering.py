@@ -61,9 +61,9 @@ def _under(function: Function, position: int) -> range:
 _MOST_PREDICATED = 8
 """Maximum number of machine instructions that the assembler predicates instead of branching over them."""
 _MOST_PREDICATED_LOADING = 20
-"""Maximum for code that loads from global memory. Both limits were measured with ptxas 13.5 for sm_75 to sm_120."""
+"""Maximum if the code loads from global memory. Like `_MOST_PREDICATED`, measured with ptxas 13.5, sm_75 to sm_120."""
 _MOST_GUARDS = 6
-"""Maximum number of predicates that one piece of machine code keeps until a load has finished.
+"""Maximum number of predicated blocks with uses of loaded values in a piece of machine code.
 
 A thread has seven predicates (NVIDIA's "CUDA Binary Utilities"), and the enclosing loop uses one. ptxas 13 keeps five
 predicated loads in flight, or sixteen if their predicates guard only loads and can be reused.
@@ -155,7 +155,7 @@ class _Lowering:
         self.issue[block][name] = self.issue[block].get(name, 0) + count
 
     def _predicate_short_branches(self) -> set[int]:
-        """Replace short branches by predicates, and return the blocks that they end."""
+        """Replace short branches by predicates. Return the indices of the basic blocks whose branch was replaced."""
         blocks, entered = self.function.blocks, _entered(self.function)
         gone: set[int] = set()
         for head in reversed(range(len(blocks) - 1)):
@@ -178,9 +178,8 @@ class _Lowering:
 
     def _reconverge(self, predicated: set[int]) -> None:
         blocks = self.function.blocks
-        joins: dict[
-            int, int
-        ] = {}  # For each block where threads reconverge: the first block with a divergent branch to it
+        # First block with a divergent branch, keyed by the block where threads reconverge
+        joins: dict[int, int] = {}
         for block in blocks:
             target, predicate = _skips(self.function, block), block.instructions[-1].predicate
             if target is None or predicate is None or predicate[0] not in self.divergent or block.index in predicated:

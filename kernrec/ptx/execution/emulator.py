@@ -2,10 +2,11 @@
 
 Counters are totals over the emulated blocks:
 
-- `issue.<class>`: machine instructions that warps issue, as `analysis.issue_cost` estimates them; `issue`: their sum
-- `lanes`, and `lanes.<class>` on request: active lanes of these instructions, including lanes whose predicate is off
+- `issue.<class>`: machine instructions of a class that warps issue, as `analysis.issue_cost` estimates them
+- `issue`: machine instructions of all classes
+- `lanes`, and `lanes.<class>` on request: active lanes of machine instructions, including lanes whose predicate is off
 - `shared.{load,store,atomic}_{wavefronts,ideal}`: wavefronts of shared memory, with and without bank conflicts
-- `shared.atomic_repeats`: additional wavefronts if lanes that add 1 to the same word did so one after another
+- `shared.atomic_repeats`: additional wavefronts on GPUs where lanes that add 1 to the same word take turns
 - `barriers`: barriers that blocks passed
 - `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}`, `local.{read,write}_{sectors,requests,bytes}`
 - `atomic.<buffer>`, `atomic.shared`: atomic operations of lanes
@@ -43,7 +44,7 @@ from kernrec.util.engine import module as engine
 
 _UNSUPPORTED, _BUDGET = 1, 2
 _NAMED = re.compile("\x01([0-9]+)\x01")
-"""Pattern in an engine message for the index of an instruction."""
+"""Matches the index of an instruction in an engine message."""
 _MOST_CLUSTER_BLOCKS = 16  # The CUDA C++ Programming Guide allows 8 blocks, or 16 if the kernel requests it.
 
 
@@ -124,7 +125,7 @@ class Emulation:
         batches = -(-most * -(-threads // WARP) * WARP // options.batch_lanes)
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
         self.lowered = None if options.lowering is None else options.lowering(function)
-        """Machine instructions of each basic block by class, or None if PTX instructions are converted separately."""
+        """Machine instructions of each basic block by class. If it is None, `issue_of` converts the basic blocks."""
         self.pieces = [[block] for block in function.blocks]
         """Groups of basic blocks that the assembler merges."""
         if self.lowered is not None:
@@ -145,7 +146,7 @@ class Emulation:
     def _engine_kernel(
         self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]
     ) -> Any:
-        """Create the engine's object for a launch. Blocks in `merged` belong to the previous block's piece of code."""
+        """Create the engine's object for a launch. The assembler merges blocks in `merged` with the block before."""
         code, options = encoded(self.function), self._options
         blocks = code.blocks.reshape(-1, 6).copy()
         blocks[list(merged), 5] = True
@@ -216,7 +217,7 @@ class Emulation:
         return list(zip(self.function.blocks, self._warps.tolist(), self._lanes.tolist(), strict=True))
 
     def accesses(self) -> dict[int, BlockAccesses]:
-        """Return each watched block's accesses to global memory, keyed by the block's linear number."""
+        """Return the accesses to global memory of each thread block in `options.watched`, keyed by its number."""
         watched = self._kernel.watches()
         return {block: block_accesses(each, self._buffers, self._sizes) for block, each in watched.items()}
 
@@ -241,9 +242,9 @@ class Emulation:
         ]
 
     def runs_by_warp(self) -> Array:
-        """Return how often each warp of the watched blocks has run each basic block.
+        """Return how often each warp has run each basic block, as an array of shape (basic blocks, warps).
 
-        The result is an array of shape (basic blocks, warps), summed over all watched thread blocks.
+        The runs are summed over the thread blocks in `options.watched`.
         """
         return self._by_warp.copy()
 
@@ -280,7 +281,7 @@ def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:
         "%reserved_smem_offset_begin": reserved,
         "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
         "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,
-        # These two parts of reserved memory must not overlap. The compiler decides what they contain.
+        # Parts 0 and 1 of the reserved memory must not overlap. The compiler decides what each part contains.
         "%reserved_smem_offset_0": reserved,
         "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
     }

@@ -69,7 +69,7 @@ class Code(NamedTuple):
     instructions: np.ndarray[Any, Any]
     """Name, number of operands, guard register (or -1) and negation of the guard of each instruction."""
     operands: np.ndarray[Any, Any]
-    """Kind, number and value of each operand in preorder. The number is a register, a symbol or a number of parts."""
+    """Kind, register or symbol or count of parts, and value of each operand. Parts follow their operand."""
     blocks: np.ndarray[Any, Any]
     """First instruction, number of instructions and four flags of each basic block.
 

@@ -41,8 +41,8 @@ class Touched:
     def new_bytes(self, other: "Touched") -> float:
         """Return the additional bytes that the next block, `other`, moves.
 
-        A word next to a word of this block counts only its own bytes, because later blocks are assumed to continue the
-        pattern. Any other word counts as a whole sector.
+        New words that adjoin words of this block count 4 bytes each, because later blocks are assumed to access the
+        rest of the sectors. Other new words count as whole sectors.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]
@@ -50,7 +50,7 @@ class Touched:
             return float(sectors * SECTOR)
         breaks = np.diff(new) != 1
         begins, ends = new[np.append(True, breaks)], new[np.append(breaks, True)]
-        # Count runs of new words that start right after a word of this block, and runs that end right before one.
+        # Count the runs of new words that follow a word of this block, and the runs that precede a word of this block.
         before, behind = among(begins - 1, self.words).sum(), among(ends + 1, self.words).sum()
         share = max(int(before), int(behind)) / len(begins)
         return share * len(new) * _WORD + (1.0 - share) * sectors * SECTOR

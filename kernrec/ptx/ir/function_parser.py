@@ -179,11 +179,10 @@ class FunctionParser:
         """Prepare to parse the body of `function`. `numbers` yields numbers that make names unique in the module."""
         self._function, self._source, self._numbers = function, source, numbers
         self._operands = OperandReader(function)
-        self._scopes: list[dict[str, str]] = [{}]  # Unique name of each declared name, for each scope, outermost first.
+        self._scopes: list[dict[str, str]] = [{}]  # Unique names by declared name for each scope. The outermost is first.
         self._declared = 0
-        self._branches: list[
-            tuple[int, _Scopes]
-        ] = []  # Resolve labels at the end, because a label may be declared after its use.
+        # Resolve labels at the end, because a label may be declared after its use.
+        self._branches: list[tuple[int, _Scopes]] = []
 
     def parse(self) -> None:
         """Parse the body up to its closing brace. Raise `ParseError` if the body is incomplete."""

@@ -1,8 +1,8 @@
 """Define textures, surfaces and tensor maps.
 
 The rules are from the CUDA C++ Programming Guide, appendix "Texture Fetching", and the PTX ISA, section 9.7.10. Weights
-of linear filters have 9 bits, 8 of which are fractional. The address modes `wrap` and `mirror` act like `clamp` without
-normalized coordinates. Filters do not cross the edges of cube faces. Missing channels are read as 0.
+of linear filters have 9 bits, 8 of which are fractional. Without normalized coordinates, the address modes `wrap` and
+`mirror` act like `clamp`. Filters do not cross the edges of cube faces. Missing channels are read as 0.
 
 A buffer stores an image densely: channels, then x, y, z, then layers or cube faces, then the next level of detail,
 which is half as large. Memory accesses to 2-D images are counted as if they had the hardware's layout: blocks of 64
@@ -127,7 +127,7 @@ class TensorMap:
     fill_nan: bool = False
     """Whether elements outside the tensor are read as NaN instead of zero."""
     interleave: int = 0
-    """Bytes of interleaved channels. Copies support only 0."""
+    """Bytes of interleaved channels: 0, 16 or 32. The emulator can copy only tensors with 0."""
 
     @property
     def rank(self) -> int:

@@ -24,7 +24,7 @@ WINDOW_SHIFT = 56
 CODE_WINDOW = 0x7D
 """High bits of function addresses."""
 IMAGE_WINDOW = 0x7E
-"""High bits of texture and surface handles, which no address has."""
+"""High bits of texture and surface handles. No address has these high bits."""
 
 _DYNAMIC_ALIGN = 16
 
@@ -86,7 +86,7 @@ class KernelLaunch:
     """Textures and surfaces by name. An argument with this name passes the handle, and a `.texref` or `.surfref`
     variable with this name uses the image."""
     cluster: Sequence[int] = ()
-    """Thread blocks per cluster, x first. If empty, the kernel's own size applies, or one block."""
+    """Thread blocks per cluster, x first. If it is empty, the kernel's code determines the size."""
     addresses: Mapping[str, int] = field(default_factory=dict)
     """Fixed addresses of `.global` variables."""
     grid_barrier: int = 0
@@ -109,7 +109,7 @@ class LaunchLayout:
     shared_bytes: int
     """Shared memory in bytes per block, including dynamic memory and the part that the system reserves."""
     reserved_offset: int
-    """Offset in shared memory of the system's part."""
+    """Offset of the system's reserved part in shared memory."""
     local_bytes: int
     """Local memory in bytes per thread."""
     argument_bytes: int

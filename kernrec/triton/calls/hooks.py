@@ -41,7 +41,7 @@ class Captured:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Number of launches that were not recorded, because the function had too many; keyed by function."""
+        """Number of launches that exceeded the limit of call files, keyed by function."""
         return dict(self._writer.left_out)
 
     def __len__(self) -> int:
@@ -134,7 +134,7 @@ def _jit_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _warmed(run: Callable[..., Any], function: Any, args: Any, grid: Any, keywords: dict[str, Any]) -> Any:
-    """Run `warmup`, and store the function in the compiled kernel, so that its launches can be recorded."""
+    """Run `warmup`. Store the function in the compiled kernel, so that launches of the compiled kernel are recorded."""
     kernel = run(function, *args, grid=grid, warmup=True, **keywords)
     if kernel is not None:
         kernel.kernrec_launch = function, keywords

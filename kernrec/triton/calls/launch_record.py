@@ -109,7 +109,7 @@ def record_of(
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the block shape that the `pre_hook` of the configs sets for each tensor descriptor.
 
-    If an extent differs between configs, return the name of the constant that has its value in each config.
+    If an extent differs between configs, the shape contains the name of the config's constant that equals the extent.
     """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
@@ -271,7 +271,7 @@ def _address(value: Any) -> int | None:
 
 
 def _keep_contents(record: LaunchRecord, name: str, value: Any, table: dict[str, Any]) -> None:
-    """Store the values of an array in the record, or the reason in the table if they are unavailable."""
+    """Store an array's values in the record. Store the reason in `table` if the values are unavailable."""
     count = table.get("elements") or extent_of(table["shape"], table.get("strides"))
     size = ELEMENT_BYTES.get(table["dtype"], 1)
     if count * size > WIDEST_INDICES:

@@ -1,9 +1,10 @@
 """Start a capture in a Python program as soon as it imports Triton or torch.
 
-`kernrec capture` puts this folder on the module path of the captured command and its child processes. It sets
-KERNREC_CAPTURE to the folder for call files, and also sets KERNREC_CAPTURE_GPU and KERNREC_CAPTURE_PER_FUNCTION. Python
-loads this file when it starts, and this file then loads the environment's own `sitecustomize`. It imports kernrec only
-after the program has imported Triton or torch.
+`kernrec capture` puts this folder on the module path of the captured command, so that Python loads this file at start.
+This file then loads the environment's own `sitecustomize`. kernrec is imported only after Triton or torch.
+
+`kernrec capture` also sets environment variables: KERNREC_CAPTURE (folder for call files), KERNREC_CAPTURE_GPU and
+KERNREC_CAPTURE_PER_FUNCTION.
 """
 
 import importlib.abc
@@ -42,7 +43,7 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            vars(spec)["_initializing"] = False  # importlib clears this flag later, but `_loaded` needs it cleared.
+            vars(spec)["_initializing"] = False  # `_loaded` needs False. importlib sets it later.
             _loaded()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
