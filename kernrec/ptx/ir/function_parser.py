@@ -179,7 +179,7 @@ class FunctionParser:
         """Prepare to parse the body of `function`. `numbers` yields numbers that make names unique in the module."""
         self._function, self._source, self._numbers = function, source, numbers
         self._operands = OperandReader(function)
-        self._scopes: list[dict[str, str]] = [{}]  # Unique names by declared name for each scope. The outermost is first.
+        self._scopes: list[dict[str, str]] = [{}]  # Unique names by declared name: a dictionary per scope, outer first.
         self._declared = 0
         # Resolve labels at the end, because a label may be declared after its use.
         self._branches: list[tuple[int, _Scopes]] = []
