@@ -87,18 +87,17 @@ def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
 
 
 def _lz4(data: bytes, size: int) -> bytes:
-    """Decompress data in the LZ4 block format. Raise `IndexError` if the data is truncated."""
     out, place, end = bytearray(), 0, len(data)
     while place < end:
         token = data[place]
         place += 1
-        count, place = _length(data, place, token >> 4)
+        count, place = _lz4_length(data, place, token >> 4)
         out += data[place : place + count]
         place += count
         if place >= end or len(out) >= size:
             break
         distance = data[place] | data[place + 1] << 8
-        count, place = _length(data, place + 2, token & 15)
+        count, place = _lz4_length(data, place + 2, token & 15)
         count += 4
         start = len(out) - distance
         if distance == 0 or start < 0:
@@ -108,8 +107,7 @@ def _lz4(data: bytes, size: int) -> bytes:
     return bytes(out[:size])
 
 
-def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
-    """Add the bytes from index `place` to the length `count` as in the LZ4 format. Return the length and next index."""
+def _lz4_length(data: bytes, place: int, count: int) -> tuple[int, int]:
     if count == 15:
         while data[place] == 255:
             count += 255

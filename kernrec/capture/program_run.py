@@ -136,8 +136,6 @@ def _other_names(library: str) -> dict[str, str]:
 
 
 def _stubs(name: str) -> str:
-    """Return C++ stubs for the public functions of a library."""
-
     def stub(call: str, value: str | None) -> str:
         if value is None:
             weak = '__attribute__((weak, visibility("default")))'

@@ -116,7 +116,6 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
 
 
 def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _DeclaredTensor:
-    """Return the tensor that an entry of `[problem.tensors]` declares."""
     if not is_identifier(name):
         raise table.error(expected_name(name))
     if name in dims:

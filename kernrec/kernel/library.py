@@ -83,7 +83,6 @@ def all_kernels() -> tuple[Kernel, ...]:
 
 
 def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: int | None = None) -> list[Kernel]:
-    """Return the kernels of an op, or of all ops, for a dtype, layout and architecture."""
     names = (
         name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout, sm)
     )

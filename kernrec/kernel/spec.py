@@ -191,7 +191,7 @@ class Kernel:
     """Hash (16 hex digits) of the source, and of the spec without descriptions."""
     tunables: tuple[Tunable, ...]
     lets: Mapping[str, Expression]
-    """Named expressions. Later ones may use the names of earlier ones."""
+    """Named expressions. An expression may use the names of earlier expressions."""
     constraints: tuple[Expression, ...]
     """Conditions of the spec that every config must satisfy."""
     implied: tuple[Expression, ...]

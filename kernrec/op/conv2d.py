@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return the output height p and width q. Raise `UsageError` if the dimensions are inconsistent."""
     groups = d["groups"]
     if d["c"] % groups or d["k"] % groups:
         raise UsageError(f"conv2d groups={groups} must divide c={d['c']} and k={d['k']}")

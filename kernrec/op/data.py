@@ -22,8 +22,7 @@ _NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32
 
 
 def encode_elements(values: "Array", dtype: str) -> "Array":
-    """Round values to a data type (to nearest, ties to even), and return an array of this type as it is stored in
-    memory.
+    """Round values to a data type (to nearest, ties to even), and return them as they are stored in memory.
 
     In 8-bit and 4-bit types, values out of range become the largest number of their sign.
     """

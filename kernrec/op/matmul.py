@@ -11,8 +11,7 @@ in f32. The reference does not round them.
 exact 32-bit integer for `i8`) is multiplied by both scales, then the f32 bias is added. c is bf16, f16 or f32.
 
 In `kernrec.op.dtype.FORMATS`, a contains activations and b weights, with scales for groups along k: `a_scale` (m,
-groups), `b_scale` (n, groups), or (n / 128, groups) in `f8block`. nvfp4 also has an f32 scale `ab_scale` of the
-product.
+groups), `b_scale` (n, groups), or (n / 128, groups) in `f8block`. nvfp4 also has `ab_scale`, an f32 scale of c.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,4 @@
-"""Define memory-bound ops on row-major tensors: ops on independent rows or vectors, and a matrix times a few
-vectors.
-"""
+"""Define memory-bound ops on row-major tensors: ops on rows or vectors, and a matrix times a few vectors."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -85,10 +83,9 @@ LAYERNORM = _row_op(
 
 
 def _rmsnorm(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
-    """RMSNorm is from Zhang and Sennrich 2019, arXiv 1910.07467."""
     import numpy as np
 
-    x = tensors["x"]
+    x = tensors["x"]  # Zhang and Sennrich 2019, arXiv 1910.07467
     return {"y": x / np.sqrt((x**2).mean(axis=1, keepdims=True) + EPSILON) * tensors["weight"]}
 
 

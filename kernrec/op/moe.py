@@ -84,9 +84,7 @@ def _flops(d: Names) -> int:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return the mean and standard deviation of each input that is not standard normal. A large deviation of the scores
-    lets one expert dominate."""
-    values: dict[str, Normal] = {"scores": (0, 2)}
+    values: dict[str, Normal] = {"scores": (0, 2)}  # With a standard deviation of 2, a single expert often dominates.
     for name, (_, k) in _products(d).items():
         wide = 1 / sqrt(k)
         values[name] = 0, wide

@@ -299,8 +299,7 @@ class Problem:
 
     @property
     def title(self) -> str:
-        """Return a readable form of the key. If a kernel's spec declares the problem, show the types of the outputs
-        instead of dtype and layout."""
+        """Return a readable key. If a spec declares the problem, show the outputs' types, not dtype and layout."""
         if self.layout != ANY_LAYOUT:
             return self.key
         types = dict.fromkeys(tensor.dtype for tensor in self.tensors.values() if tensor.role != "input")
@@ -312,8 +311,7 @@ class Problem:
 
     @cached_property
     def too_large(self) -> str | None:
-        """Describe the first tensor that is too large for 32-bit indices. Return None if all tensors are small
-        enough."""
+        """Describe the first tensor that is too large for 32-bit indices, or return None if there is none."""
         for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"
@@ -326,8 +324,7 @@ class Problem:
 
     @cached_property
     def bytes(self) -> int:
-        """Return the minimum memory traffic in bytes: read each needed input element once, and write each output
-        once."""
+        """Return the minimum memory traffic in bytes: read each needed element and write each output once."""
         return self._traffic[1]
 
     @property

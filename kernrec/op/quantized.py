@@ -1,7 +1,6 @@
 """Define scales, value distributions and dequantization of quantized matmuls (`kernrec.op.dtype.FORMATS`).
 
-Weights and activations have the shape (rows, k). Neighboring elements along k, in one or several rows, share a
-scale.
+Weights and activations have the shape (rows, k). Neighboring elements along k share a scale, in one or several rows.
 """
 
 from typing import TYPE_CHECKING

@@ -25,14 +25,12 @@ MOST_PARTS = 1024
 
 
 def items_dimension(op: str, batched: bool = False) -> str:
-    """Return the dimension of an op that counts independent items. For a matmul, this is `batch` if `batched`, else
-    `m`."""
+    """Return the dimension of an op that counts independent items: `batch` for a `batched` matmul, else `m`."""
     return _ITEMS.get(op) or ("batch" if batched else "m")
 
 
 def padded_dimension(op: str, layout: str, batched: bool = False) -> str | None:
-    """Return the `items_dimension` of an op. Return None if padding this dimension would change the alignment of
-    rows."""
+    """Return the `items_dimension` of an op, or None if padding the dimension would change the alignment of rows."""
     name = items_dimension(op, batched)
     return None if name == "m" and layout[0] == "t" else name
 

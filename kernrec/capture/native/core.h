@@ -99,7 +99,7 @@ struct Function {
     Module* module = nullptr;
     std::string name;
     bool known = false;
-    std::vector<uint32_t> sizes, offsets;  // For each parameter.
+    std::vector<uint32_t> sizes, offsets;  // Bytes and offset of each parameter.
     int static_shared = 0, constant = 0, local = 0, most_threads = 0, registers = 0, version = 0, dynamic_shared = 0;
     int error = kSuccess;
 };

@@ -61,8 +61,7 @@ def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]],
 
     Args:
         pieces: basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
-        by_warp: cost of each warp for each piece, an array of shape (warps,) per piece. A cost is a number of clock
-            cycles or of waits.
+        by_warp: cost (clock cycles or waits) of each warp for each piece, an array of shape (warps,) per piece.
     """
     place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
     phases: dict[int, Array] = {}

@@ -61,7 +61,7 @@ def _under(function: Function, position: int) -> range:
 _MOST_PREDICATED = 8
 """Maximum number of machine instructions that the assembler predicates instead of branching over them."""
 _MOST_PREDICATED_LOADING = 20
-"""Maximum if the code loads from global memory. Like `_MOST_PREDICATED`, measured with ptxas 13.5, sm_75 to sm_120."""
+"""Maximum for code that loads from global memory. ptxas 13.5 uses both maximums for sm_75 to sm_120."""
 _MOST_GUARDS = 6
 """Maximum number of predicated blocks with uses of loaded values in a piece of machine code.
 

@@ -57,8 +57,7 @@ def emulate(
     budget: int = BUDGET,
     check_races: bool = False,
 ) -> Counts:
-    """Run thread blocks of a kernel on the CPU. The kernel's global memory is `launch.buffers`, which it changes in
-    place.
+    """Run thread blocks of a kernel on the CPU. Global memory is `launch.buffers`, which the kernel changes in place.
 
     Args:
         blocks: linear numbers of the blocks to run (x fastest), or None to run all. The blocks must form whole clusters
@@ -230,7 +229,7 @@ class Emulation:
 
     @property
     def issue(self) -> list[Mapping[str, float]]:
-        """Return the machine instructions of each basic block by class. Blocks that no warp ran have none."""
+        """Return the machine instructions of each basic block by class. Blocks that did not run have empty entries."""
         blocks, lowered = self.function.blocks, self.lowered
         return [
             {}

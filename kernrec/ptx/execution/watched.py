@@ -154,5 +154,4 @@ class EmulationOptions:
     lanes_by_class: bool = False
     """Whether to count active lanes by instruction class."""
     lowering: Lowering | None = None
-    """Function that returns the machine instructions of a function's basic blocks, or None to convert each PTX
-    instruction."""
+    """Function that returns the machine instructions of basic blocks. None converts each PTX instruction by itself."""

@@ -1,8 +1,8 @@
 """Inline calls of device functions, because the emulator cannot run calls.
 
-Arguments and results move from `.param` variables to the state space `argument`, which is private to a thread. Accesses
-to it count as moves, because the assembler keeps arguments in registers. A call through a pointer becomes a choice
-among the functions whose address the module takes. Recursive functions and functions without a body are not inlined.
+Arguments and results move from `.param` variables to the state space `argument`, which is private to a thread. Their
+loads and stores count as moves, because the assembler keeps arguments in registers. A call through a pointer becomes a
+choice among the functions whose address the module takes. Recursive functions and functions without a body stay calls.
 """
 
 import re

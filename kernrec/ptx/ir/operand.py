@@ -172,8 +172,7 @@ def size_of(kind: str) -> int:
 def agrees(register: str, wanted: str, wider: bool = False) -> bool:
     """Return whether an instruction accepts a register of another type (PTX ISA, section 9.4.1).
 
-    A `b` type agrees with every type of its size. Two other types agree if both are integer types, or both are floating
-    point.
+    A `b` type agrees with every type of its size. Two other types agree if both are integers or both are floats.
 
     Args:
         register: type of the register.

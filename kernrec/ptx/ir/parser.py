@@ -106,7 +106,6 @@ def _module(source: PtxText) -> Module:
 
 
 def _function(header: str, line: int) -> Function:
-    """Return the function that a header declares, without its body."""
     match = _FUNCTION.match(header)
     if match is None:
         raise ValueError(f"cannot read the function header {' '.join(header.split())[:60]!r}")

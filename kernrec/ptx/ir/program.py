@@ -269,7 +269,7 @@ class Module:
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _LOCATION = re.compile(r"[ \t]*\.loc[ \t]+(\d+[ \t]+\d+[ \t]+\d+)(?:.*inlined_at[ \t]+(\d+[ \t]+\d+[ \t]+\d+))?")
 _TOOLKIT = re.compile(r"/(?:nvidia|cuda[^/]*|cccl)/(?:.*/)?include/")
-"""Pattern of the paths of CUDA's own headers."""
+"""Matches the paths of CUDA's own headers."""
 
 
 class Place(NamedTuple):

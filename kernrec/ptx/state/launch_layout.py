@@ -295,8 +295,7 @@ class Clusters:
         return prod(self.extents)
 
     @property
-    def _counts(self) -> list[int]:
-        """Return the number of clusters along each axis."""
+    def _clusters_by_axis(self) -> list[int]:
         return [extent // along for extent, along in zip(self.grid, self.extents, strict=True)]
 
     def complete(self, block_numbers: Sequence[int]) -> Sequence[int]:
@@ -304,7 +303,7 @@ class Clusters:
         if self.size == 1 or not len(block_numbers):
             return block_numbers
         clusters = np.unique(self._cluster_and_rank(np.asarray(block_numbers))[0])
-        corners = np.unravel_index(clusters[:, None], self._counts, order="F")
+        corners = np.unravel_index(clusters[:, None], self._clusters_by_axis, order="F")
         offsets = np.unravel_index(np.arange(self.size), self.extents, order="F")
         places = [corner * along + offset for corner, along, offset in zip(corners, self.extents, offsets, strict=True)]
         blocks: list[int] = np.ravel_multi_index(tuple(places), self.grid, order="F").reshape(-1).tolist()
@@ -328,5 +327,5 @@ class Clusters:
     def _cluster_and_rank(self, block_numbers: Array) -> tuple[Array, Array]:
         places = np.unravel_index(block_numbers, self.grid, order="F")
         clusters, ranks = zip(*map(np.divmod, places, self.extents), strict=True)
-        cluster = np.ravel_multi_index(clusters, self._counts, order="F")
+        cluster = np.ravel_multi_index(clusters, self._clusters_by_axis, order="F")
         return cluster, np.ravel_multi_index(ranks, self.extents, order="F")

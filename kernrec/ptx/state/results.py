@@ -10,7 +10,7 @@ from kernrec.ptx.ir.operand import BITS, REGISTER_TYPES
 from kernrec.ptx.ir.program import Function, Instruction
 
 OUTSIDE = re.compile(r"accesses (\d+) bytes at offset (-?\d+) of (.+), which has (\d+) bytes")
-"""Pattern of the message for an access outside a buffer. Groups: bytes of the access, offset, buffer, buffer size."""
+"""Matches the message for an access outside a buffer. Groups: bytes of the access, offset, buffer, buffer size."""
 
 
 class EmulationError(KernrecError):

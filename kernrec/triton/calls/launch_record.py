@@ -221,7 +221,6 @@ def _descriptor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
 
 
 def _tensor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
-    """Convert a tensor to a table for a call file."""
     value = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
     spelled = str(value.dtype).rpartition(".")[2]
     dtype = "u8" if spelled in _AS_BYTES else canonical_dtype(spelled)

@@ -43,7 +43,7 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            vars(spec)["_initializing"] = False  # `_loaded` needs False. importlib sets it later.
+            vars(spec)["_initializing"] = False  # `_loaded` needs False, which importlib sets later.
             _loaded()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
