@@ -23,8 +23,7 @@ from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 
 _CHUNK = 64
-_MOST_LAUNCHES = 8
-"""Maximum number of launches per kernel to check."""
+_MOST_LAUNCHES_PER_KERNEL = 8
 _MOST_TRACKED = 1 << 30
 """Maximum bytes of device memory to check for races between blocks. The check takes eight times as much memory."""
 _BUFFER = re.compile(r"\bb(\d+)\b")
@@ -44,7 +43,7 @@ class LaunchChecks:
         """Count a launch, and return whether to check it."""
         with self._lock:
             count = self._launches[launch.entry] = self._launches.get(launch.entry, 0) + 1
-            return count <= _MOST_LAUNCHES
+            return count <= _MOST_LAUNCHES_PER_KERNEL
 
     def run(self, module: LoadedModule, launch: KernelLaunch, options: EmulationOptions, together: bool) -> None:
         """Run all blocks of a launch, and store the results of the checks. After the time limit, run without checks.

@@ -56,7 +56,7 @@ def _entries(data: bytes) -> Iterator[Image]:
         content = data[place + header : place + header + size]
         if kind == _PTX:
             if flags & (_LZ4 | _ZSTD):
-                content = _unpacked(content[:packed] if packed else content, unpacked, bool(flags & _ZSTD))
+                content = _decompressed(content[:packed] if packed else content, unpacked, bool(flags & _ZSTD))
             text = content.rstrip(b"\0").decode("utf-8", "replace")
             yield Image(_target(text) or sm, text)
         elif kind == _CUBIN:
@@ -76,8 +76,7 @@ def best_ptx(images: Sequence[Image], sm: int) -> str | None:
     return next((ptx for target, ptx in reversed(texts) if target <= sm), texts[0][1] if texts else None)
 
 
-def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
-    """Decompress an image to `size` bytes. Raise `KernrecError` if this fails."""
+def _decompressed(data: bytes, size: int, zstd: bool) -> bytes:
     if size > _LARGEST:
         raise KernrecError(f"a code image of {size} bytes in the program is too large; at most {_LARGEST} are read")
     try:

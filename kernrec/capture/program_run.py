@@ -25,8 +25,7 @@ from kernrec.gpu import GPU
 NATIVE = Path(__file__).resolve().parent / "native"
 _DRIVER, _NVML, _RUNTIMES = "libcuda.so.1", "libnvidia-ml.so.1", (12, 13)
 _DEFINED = re.compile(r"^API (?:[\w:]+[ *]+)+(\w+)\(", re.MULTILINE)
-_NAME = re.compile(r"_*cu")
-"""Matches the name of a function in a list of calls."""
+_CALL = re.compile(r"_*cu")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=default", "-fno-strict-aliasing")
 _LINKED = ("-shared", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl", "-Wl,-s")
 _EXPORTS = {
@@ -117,7 +116,7 @@ def _by_version(source: Path) -> bool:
 
 def _defined() -> list[str]:
     files = NATIVE.glob("runtime_*.cpp")
-    trivial = [call for call, value in _public("runtime").items() if value is not None and not _NAME.match(value)]
+    trivial = [call for call, value in _public("runtime").items() if value is not None and not _CALL.match(value)]
     return trivial + [call for path in files for call in _DEFINED.findall(path.read_text(encoding="utf-8"))]
 
 
@@ -132,7 +131,7 @@ def _public(name: str) -> dict[str, str | None]:
 
 
 def _other_names(library: str) -> dict[str, str]:
-    return {call: value for call, value in _public(library).items() if value and _NAME.match(value)}
+    return {call: value for call, value in _public(library).items() if value and _CALL.match(value)}
 
 
 def _stubs(name: str) -> str:
@@ -155,8 +154,7 @@ def _run_tool(command: Sequence[str], failure: str = "kernrec capture could not 
 
 
 SOCKET_VARIABLE = "KERNREC_CAPTURE_SOCKET"
-_TRITON_CALLS = 50
-"""Maximum number of call files per Triton function."""
+_FILES_PER_TRITON_FUNCTION = 50
 _STATIC_RUNTIME = b"libcudart_static_"
 _ELF32 = b"\x7fELF\x01"
 _OLD_RUNTIME = re.compile(rb"libcudart\.so\.(\d+)")
@@ -285,7 +283,7 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU, refused: P
     variables = {
         FOLDER_VARIABLE: str(folder),
         GPU_VARIABLE: gpu.name,
-        COUNT_VARIABLE: str(_TRITON_CALLS),
+        COUNT_VARIABLE: str(_FILES_PER_TRITON_FUNCTION),
         REFUSED_VARIABLE: str(refused),
         "PYTHONPATH": path,
     }

@@ -110,12 +110,11 @@ _VERBS = (
 """Requests that the libraries in `native/` send. A method of `Session` answers each request."""
 _UNCHANGED = (b"launch", b"device", b"variable", b"function", b"occupancy")
 """Requests that do not change memory, code or textures."""
-_RECENT = 16
-"""Maximum number of launches that are kept for reuse."""
-_MOST_KEPT = 1 << 18
-"""Maximum number of threads of a cooperative launch that is kept for reuse. Kept launches need memory per thread."""
-_TOGETHER = 1 << 22
-"""Maximum number of threads of a cooperative launch, because all of them run at the same time."""
+_MOST_KEPT_LAUNCHES = 16
+_MOST_KEPT_THREADS = 1 << 18
+"""Maximum threads of a cooperative launch that is kept for reuse. A kept launch needs memory for each thread."""
+_MOST_TOGETHER = 1 << 22
+"""Maximum threads of a cooperative launch, because all threads run at the same time."""
 
 
 class Session:
@@ -293,9 +292,9 @@ class Session:
         lanes = blocks * launch.block[0] * launch.block[1] * launch.block[2]
         options = EmulationOptions(blocks, count=False, budget=self._budget)
         if together:
-            if lanes > _TOGETHER:
-                text = f"{launch.entry}: a cooperative launch of {lanes} threads is too large; at most {_TOGETHER} are"
-                raise LaunchError(CUDA_ERROR["cooperative"], f"{text} emulated")
+            if lanes > _MOST_TOGETHER:
+                text = f"a cooperative launch of {lanes} threads is too large; at most {_MOST_TOGETHER} are emulated"
+                raise LaunchError(CUDA_ERROR["cooperative"], f"{launch.entry}: {text}")
             options = EmulationOptions(blocks, batch_lanes=2 * lanes, count=False, budget=self._budget)
         constants = [array.tobytes() for array in launch.constants.values()]
         shape = (launch.grid, launch.block, launch.shared_bytes, launch.cluster, together)
@@ -309,9 +308,9 @@ class Session:
                 emulation = Emulation(module.module, launch, options)
             else:
                 emulation.set_arguments(launch.arguments)
-            if not together or lanes <= _MOST_KEPT:
+            if not together or lanes <= _MOST_KEPT_THREADS:
                 self._emulations[key] = emulation
-            if len(self._emulations) > _RECENT:
+            if len(self._emulations) > _MOST_KEPT_LAUNCHES:
                 self._emulations.pop(next(iter(self._emulations)))
             emulation.run(range(blocks))
         except BudgetError as error:

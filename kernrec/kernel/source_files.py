@@ -20,8 +20,7 @@ _INCLUDE = re.compile(
     r'^[ \t]*#[ \t]*include[ \t]*["<]([\w./+-]+)[">][ \t]*(?://[^\n]*|/\*(?:(?!\*/)[^\n])*\*/[ \t]*)?$', re.MULTILINE
 )
 _MOST_FILES = 256
-_MOST_FOLDERS = 4_000
-"""Maximum number of folders in a search for a header."""
+_MOST_SEARCHED_FOLDERS = 4_000
 _PROJECT_MARKS = (".git", ".hg")
 """Folders of version control, which mark the root of a project."""
 _LAUNCHES = re.compile(r"<<<|\bmain\s*\(")
@@ -146,7 +145,7 @@ def _project_header(folder: Path, name: str) -> Path | None:
     near = [folder.absolute(), *folder.absolute().parents]
     for base in near[: near.index(root) + 1]:
         for pattern in ("", "*/", "*/*/"):
-            folders = [base] if not pattern else islice(base.glob(pattern), _MOST_FOLDERS)
+            folders = [base] if not pattern else islice(base.glob(pattern), _MOST_SEARCHED_FOLDERS)
             headers = [each / name for each in folders if (each / name).is_file()]
             headers = [each for each in headers if each.resolve().is_relative_to(root.resolve())]
             if headers:

@@ -115,7 +115,7 @@ class _Folding:
                 self._fold(position, ins)
         for position, ins in enumerate(self.instructions):
             if self.divergent.isdisjoint(ins.sources) and self.divergent.isdisjoint(ins.results):
-                self.cost[position] = self._uniform(position)
+                self.cost[position] = self._uniform_cost(position)
             if ins.opcode in ("ld", "ldu") and {"param", "const"} & {*ins.modifiers}:
                 self.cost[position] = self._constant(position, ins)
         return self.cost
@@ -163,8 +163,7 @@ class _Folding:
                 return False
         return True
 
-    def _uniform(self, position: int) -> Cost:
-        """Return the cost of an instruction on the uniform datapath."""
+    def _uniform_cost(self, position: int) -> Cost:
         cost = tuple(item for item in self.cost[position] if item[0] != "converge")
         whole = all(name in ("alu", "imad", "wide64") for name, _ in cost)
         return (("uniform", sum(count for _, count in cost)),) if cost and whole else cost

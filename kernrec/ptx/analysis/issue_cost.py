@@ -204,8 +204,7 @@ MACHINE_CLASSES = ("fcmp", "i2f", "f2i", "cvt64", "move", "load_const", "uniform
 _LONG = ("s64", "u64", "b64", "f64")
 _TO_WHOLE = frozenset({"rni", "rzi", "rmi", "rpi"})
 _PACKED = ("u32", "s32", "u16")
-_NEAR = frozenset({"rn", "rz"})
-"""Rounding modes that the instruction I2FP supports."""
+_I2FP_ROUNDING = frozenset({"rn", "rz"})
 
 # Without .ftz, f32 special functions scale their operand and result to keep denormal values. IEEE division of f32 is
 # MUFU.RCP, FCHK, BRA, BSSY and BSYNC.
@@ -289,7 +288,7 @@ def _conversion(modifiers: tuple[str, ...]) -> Cost | None:
     if to == "tf32":
         return (("fcmp", 1), ("alu", 2))
     if floats and (to[:1] in "su" or source[:1] in "su"):
-        return (("i2f" if to == "f32" and source in _PACKED and _NEAR & {*modifiers} else "f2i", 1),)
+        return (("i2f" if to == "f32" and source in _PACKED and _I2FP_ROUNDING & {*modifiers} else "f2i", 1),)
     if to.startswith(("f", "bf")) or source.startswith(("f", "bf")):
         return None
     if to == "s64" and source[:1] == "s":

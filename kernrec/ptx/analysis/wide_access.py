@@ -244,7 +244,6 @@ def _sum(first: _LowBits, second: _LowBits, sign: int) -> _LowBits:
 
 
 def _product(first: _LowBits, second: _LowBits) -> _LowBits:
-    """Return the known low bits of a product."""
     (a, x), (b, y) = first, second  # The numbers are x + 2**a u and y + 2**b v with unknown u and v.
     return _low(min(a + min(_zeros(y), b), b + min(_zeros(x), a)), x * y)
 

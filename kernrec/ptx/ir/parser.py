@@ -51,8 +51,7 @@ _FUNCTION = re.compile(
     r"(?:\.\w+\s+)*?\.(entry|func)\s*(?:\(([^)]*)\)\s*)?([\w$%]+)\s*(?:\((.*?)\))?\s*((?:\.\w.*)?)$", re.DOTALL
 )
 _STATED = re.compile(r'\s*(\.(?:version|target|address_size|file))\b((?:[^\n;"]|"[^"\n]*"?)*);?')
-_SECTION = re.compile(r"\s*\.section\b[^{]*(?:\{[^}]*\}?)?")
-"""Regular expression for debug information."""
+_DEBUG_SECTION = re.compile(r"\s*\.section\b[^{]*(?:\{[^}]*\}?)?")
 
 
 def parse(text: str, *, verified: bool = True) -> Module:
@@ -97,7 +96,7 @@ def _module(source: PtxText) -> Module:
             if not words:
                 raise ValueError(f"{match[1]} without a value")
             stated[match[1]] = words[0].rstrip(",")
-        elif not source.take(_SECTION):
+        elif not source.take(_DEBUG_SECTION):
             statement = source.statement()
             if not statement.startswith((".pragma", ".alias")):
                 variable = read_variable(statement)

@@ -268,8 +268,7 @@ class Module:
 
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _LOCATION = re.compile(r"[ \t]*\.loc[ \t]+(\d+[ \t]+\d+[ \t]+\d+)(?:.*inlined_at[ \t]+(\d+[ \t]+\d+[ \t]+\d+))?")
-_TOOLKIT = re.compile(r"/(?:nvidia|cuda[^/]*|cccl)/(?:.*/)?include/")
-"""Matches the paths of CUDA's own headers."""
+_TOOLKIT_PATH = re.compile(r"/(?:nvidia|cuda[^/]*|cccl)/(?:.*/)?include/")
 
 
 class Place(NamedTuple):
@@ -287,7 +286,7 @@ class SourceLines:
 
     def __init__(self, ptx: str) -> None:
         files = {int(number): name for number, name in _FILE.findall(ptx)}
-        of_toolkit = {number for number, name in files.items() if _TOOLKIT.search(name)}
+        of_toolkit = {number for number, name in files.items() if _TOOLKIT_PATH.search(name)}
         callers: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self._starts: list[int] = []
         self._places: list[Place | None] = []
