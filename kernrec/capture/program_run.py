@@ -33,7 +33,7 @@ _EXPORTS = {
     "nvidia-ml": "nvml*",
     "cudart": "cuda*; __cuda*",
 }
-"""Symbols that each library exports. Further symbols would replace those of the program."""
+"""Symbols that each library exports. Further symbols would replace symbols of the program."""
 
 
 def libraries() -> Path:

@@ -259,7 +259,7 @@ class _DeviceWords:
 
 
 def top_level(root: "Node") -> "Iterator[Node]":
-    """Yield the declarations at namespace scope, including those in `#if`, namespaces and `extern "C"`."""
+    """Yield the declarations at namespace scope, including declarations in `#if`, namespaces and `extern "C"`."""
     groups = ("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "namespace_definition", "declaration_list")
     for node in root.named_children:
         block = node.type == "linkage_specification" and any(c.type == "declaration_list" for c in node.named_children)

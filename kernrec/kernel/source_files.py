@@ -237,7 +237,7 @@ class CompileFlags:
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
-    """Return the compiler flags of a CUDA file: the user's flags, then those in its `compile_commands.json`.
+    """Return the compiler flags of a CUDA file: the user's flags, then the file's flags in `compile_commands.json`.
 
     Raises:
         UsageError: a macro or option is malformed.

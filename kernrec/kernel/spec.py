@@ -60,7 +60,7 @@ class Tunable:
     launch: bool = False
     """Whether the value is passed at launch instead of being compiled in."""
     define: str | None = None
-    """Macro of the value in the source. None stands for the name in upper case."""
+    """Macro for the value in the source. None means the tunable's name in upper case."""
 
     @property
     def macro(self) -> str:

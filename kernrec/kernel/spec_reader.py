@@ -125,7 +125,7 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """Return (op, None) for the op that the spec names. Return `declared_problem(...)` for a table `problem`."""
+        """Return (op, None) if the spec names an op, or `declared_problem`'s result if the spec declares a problem."""
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:

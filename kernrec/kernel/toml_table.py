@@ -86,7 +86,7 @@ class Table:
         return tuple(dict.fromkeys(values))
 
     def check(self, key: str, noun: str, names: Iterable[Any], choices: Collection[str]) -> None:
-        """Raise `UsageError` if a name under a key is not among `choices`. `noun` is a word for the names."""
+        """Raise `UsageError` if a name under a key is not among `choices`. `noun` describes the names in messages."""
         for name in names:
             if name not in choices:
                 raise self.error(f"{key}: {unknown(noun, name, choices)}")
@@ -110,7 +110,7 @@ class Table:
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """Parse an expression that may use `names`. `noun` is a word for the names, such as "dimension"."""
+        """Parse an expression that may use `names`. `noun` describes the names in messages."""
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
@@ -172,7 +172,7 @@ class ConfigList:
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return a config's numbers in the columns `further`. Raise `UsageError` if the config is not listed."""
+        """Return a config's numbers in the columns of `further`. Raise `UsageError` if the config is not listed."""
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)

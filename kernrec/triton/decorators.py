@@ -26,7 +26,7 @@ def autotune(
         key: Names of the arguments whose values require separate tuning, as in `triton.autotune`.
         top_k: Number of configs to measure.
         objective: `latency`, `energy`, or `edp` (energy times latency).
-        gpu: Common name of the GPU. The default is KERNREC_GPU. If it is not set, use the GPU of this process.
+        gpu: Common name of the GPU. The default is KERNREC_GPU, or this process's GPU if KERNREC_GPU is not set.
         **options: Further keyword arguments of `triton.autotune`, except `perf_model`. A function `early_config_prune`
             in `prune_configs_by` is called before kernrec ranks the configs. `cache_results` has no effect.
 
@@ -63,10 +63,10 @@ def autotune(
 def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) -> Tuner:
     """Return a pruning function for `triton.autotune(prune_configs_by={"early_config_prune": ...})`.
 
-    It ranks the configs and keeps the best ones, as the decorator `autotune` does.
+    The function ranks the configs and keeps the best configs, like the decorator `autotune`.
 
     Args:
-        top_k: Number of configs to keep for measurement. Only one is kept if the database has measurements of this
+        top_k: Number of configs to keep for measurement. Keep only one config if the database has measurements of this
             launch, or if KERNREC_TRITON=offline forbids measuring.
         objective: `latency`, `energy` or `edp`.
         gpu: As in `autotune`.

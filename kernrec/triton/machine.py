@@ -139,7 +139,7 @@ def this_machine(wanted: str | None, present: bool) -> Machine:
 
 
 def _local() -> LocalGpu | None:
-    """Return torch's current GPU, or the first visible GPU if torch is not in use. Return None if NVML lacks it."""
+    """Return torch's current GPU, or the first visible GPU if torch is not used. Return None if NVML lacks the GPU."""
     torch = sys.modules.get("torch")
     name = index = None
     if torch is not None and torch.cuda.is_available():

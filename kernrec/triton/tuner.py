@@ -146,7 +146,7 @@ class Tuner:
         self._energy = EnergyReport()
         self._attached: list[Any] = []
         self.earlier: Callable[..., Sequence[Any]] | None = None
-        """The user's `early_config_prune`, or None. It runs first."""
+        """The user's `early_config_prune`, which runs first, or None."""
 
     def __call__(self, configs: Sequence[Any], named_args: Mapping[str, Any], **keywords: Any) -> Sequence[Any]:
         """Return the configs that Triton should measure. Triton uses a single config without measuring."""

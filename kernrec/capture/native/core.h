@@ -131,7 +131,7 @@ struct Node {
     int kind = 0;
     std::vector<Node*> before;
     std::shared_ptr<const void> parameters;  // A program can query the parameters of a node.
-    const void* original = nullptr;  // If this node is a clone: the node from which it was cloned.
+    const void* original = nullptr;  // Node from which this node was cloned, or null.
 };
 struct Graph {
     std::vector<std::unique_ptr<Node>> nodes, removed;

@@ -26,7 +26,7 @@ struct Step {
     std::function<int()> work;
 };
 struct ExecutableGraph {
-    std::shared_ptr<Graph> graph;  // The graph keeps its nodes alive, to which `Step::node` points.
+    std::shared_ptr<Graph> graph;  // Keep the nodes alive, because each step points to a node.
     std::vector<Step> steps;
 };
 std::vector<Step> steps_of(const Graph& graph) {

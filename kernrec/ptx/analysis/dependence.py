@@ -162,7 +162,7 @@ _POINTER_BYTES = 8
 
 @cached_analysis
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return the pointers through which a kernel reads global memory, and those through which it writes.
+    """Return the pointers for reads, and the pointers for writes, of a kernel's global memory.
 
     Each pointer is the name of a parameter or variable. An atomic operation without a used result is only a write. The
     result is None if the origin of an address is unknown.

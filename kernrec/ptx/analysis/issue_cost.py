@@ -254,7 +254,7 @@ _AGGREGATION = (("move", 1), ("uniform", 2), ("alu", 1), ("setp", 1), ("atomic",
 def machine_cost(ins: Instruction) -> Cost:
     """Return the machine instructions that a warp issues for one PTX instruction.
 
-    The result is more precise than that of `classify`, and may contain the classes in `MACHINE_CLASSES`.
+    The result is more precise than the result of `classify`, and may contain the classes in `MACHINE_CLASSES`.
     """
     if AGGREGATED in ins.modifiers:
         return _AGGREGATION

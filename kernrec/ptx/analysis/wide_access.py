@@ -81,7 +81,7 @@ def _joined(function: Function, module: Module) -> Function:
 
 
 def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
-    """Yield groups of accesses that may be merged: their address register, the accesses, and whether they are loads."""
+    """Yield (address register, accesses, whether the accesses are loads) for each group that may be merged."""
     position = 0
     for block in function.blocks:
         loads: dict[Register, list[_Access]] = {}

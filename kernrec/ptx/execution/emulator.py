@@ -174,7 +174,7 @@ class Emulation:
         self._kernel.set_parameters(pack_arguments(self.function, arguments, {}, {}))
 
     def run(self, block_numbers: Sequence[int]) -> Counts:
-        """Run the thread blocks with these linear numbers (x fastest) and return their counts."""
+        """Run thread blocks, given by linear numbers (x fastest), and return the counts."""
         total = self.grid[0] * self.grid[1] * self.grid[2]
         if any(not 0 <= b < total for b in block_numbers):
             raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")

@@ -69,7 +69,7 @@ class Code(NamedTuple):
     instructions: np.ndarray[Any, Any]
     """Name, number of operands, guard register (or -1) and negation of the guard of each instruction."""
     operands: np.ndarray[Any, Any]
-    """(kind, number, value) of each operand and then of its parts. The number is an index or the number of parts."""
+    """(kind, number, value) of each operand and then of its parts. The number is an index, or the count of parts."""
     blocks: np.ndarray[Any, Any]
     """First instruction, number of instructions and four flags of each basic block.
 

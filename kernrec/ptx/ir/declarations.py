@@ -15,8 +15,8 @@ OPAQUE_TYPES = frozenset({"texref", "samplerref", "surfref"})
 MOST_BYTES = {"shared": 1 << 18, "local": 1 << 19, "const": 1 << 20, "param": 1 << 15, "global": 1 << 30}
 """Maximum size of a variable in bytes, keyed by state space.
 
-The limits are from the CUDA C++ Programming Guide and the PTX ISA, section 5.1.6. kernrec chose those for `const` and
-`global`.
+The limits are from the CUDA C++ Programming Guide and the PTX ISA, section 5.1.6. kernrec chose the limits for `const`
+and `global`.
 """
 
 MOST_REGISTERS = 1 << 18
