@@ -255,7 +255,7 @@ class Session:
         self, number: bytes, entry: bytes, grid_: bytes, block_: bytes, shared: bytes, cluster_: bytes,
         together: bytes, packed: bytes, shared_: bytes, pool_end: bytes,
     ) -> Sequence[object]:  # fmt: skip
-        if self._failed:  # Like CUDA, reject all launches after one failed.
+        if self._failed:  # Like CUDA, reject all launches after a failed launch.
             raise LaunchError(self._failed, f"{entry.decode()} was skipped: an earlier launch failed")
         module, name = self._modules[int(number)], entry.decode()
         grid, block, cluster = (tuple(map(int, text.split())) for text in (grid_, block_, cluster_))

@@ -312,7 +312,7 @@ def is_identifier(name: str) -> bool:
 
 
 def identifier(name: str) -> str:
-    """Convert a name to one that a spec may use: `BLOCK_M` to `block_m`, the reserved `in` to `in_`."""
+    """Convert a name to an identifier for a spec: `BLOCK_M` to `block_m`, and the reserved `in` to `in_`."""
     folded = re.sub(r"\W+", "_", name.lower()).strip("_")[:38]
     if folded in _RESERVED or folded in FUNCTIONS:
         return f"{folded}_"

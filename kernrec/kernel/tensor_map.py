@@ -122,7 +122,7 @@ class ImageLayout:
     """Layout of a texture or surface. Its tensor has the axes (layers, z, y, x, channels)."""
 
     axes: int | None = None
-    """Number of axes of the image, 1 to 3. None stands for all axes of the tensor except the channels."""
+    """Number of axes of the image, 1 to 3. None means all axes of the tensor except the channels."""
     channels: int = 1
     """Channels of a texel: 1, 2 or 4. If there are several, they are the last axis of the tensor."""
     filter: str = "point"

@@ -116,7 +116,7 @@ class Machine:
 def this_machine(wanted: str | None, present: bool) -> Machine:
     """Return the GPU to rank configs for.
 
-    The name comes from `wanted`, else from the environment variable KERNREC_GPU, else from the driver.
+    The GPU's name comes from `wanted`, or from the environment variable KERNREC_GPU, or from the driver, in this order.
 
     Args:
         wanted: Common name of the GPU, or None.

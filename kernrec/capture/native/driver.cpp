@@ -14,7 +14,7 @@ namespace {
 
 using Pointer = uint64_t;
 
-char context;  // There is only one context. Its handle is its address.
+char context;  // There is only one context. Its handle is the address of this variable.
 thread_local std::vector<void*> contexts;
 void* current() { return contexts.empty() ? nullptr : contexts.back(); }
 

@@ -175,7 +175,7 @@ An SM performs 2,048 f16 multiply-adds per clock (H100 data sheet).
 def chain_clk(block: BasicBlock) -> int:
     """Return the minimum number of clock cycles that a warp needs for a basic block.
 
-    This is the latency of the longest dependency chain, but at least one clock per instruction. Loads from global
+    The result is the latency of the longest dependency chain, but at least one clock per instruction. Loads from global
     memory are not included.
     """
     ready: dict[str, int] = {}  # Clock at which the value of each register is available.
