@@ -32,7 +32,7 @@ _FLAGS = [
     *(() if sys.platform == "win32" else ("-fPIC",)),
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"),
 ]
-"""Contracted to fused multiply-adds, the same operations would round otherwise than the hardware's."""
+"""Compiler options. Fused multiply-adds (`-ffp-contract`) would round differently from the emulated GPU."""
 _MARKERS = re.compile(rb"^(?:#(?: \d|line).*)?\n", re.MULTILINE)
 """Line markers and empty lines of preprocessed code, which may change without changing the object file."""
 _OBJECTS_S = 14 * 86400.0
@@ -55,7 +55,7 @@ class EngineBuildHook(BuildHookInterface[Any]):
         root = Path(self.root)
         names, package = runpy.run_path(str(root / NAMES), run_name="names"), root / "kernrec"
         name = names["file_name"](root)
-        # A wheel of a checkout takes the engine that its editable installation has.
+        # If the checkout has an editable installation, the wheel contains the engine that this installation compiled.
         made = package / name
         if not made.exists():
             made = made if version == "editable" else Path(tempfile.mkdtemp()) / name
@@ -108,7 +108,7 @@ def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bo
     files = [*(path for path in sources if path.suffix == ".cpp"), nanobind / "src/nb_combined.cpp"]
     objects: dict[Path, str] = {}
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    # `CXX` may contain options, and the same version of a compiler exists for several processors.
+    # Object files also depend on options in `CXX` and on the processor, which the compiler's version does not state.
     way = repr((compiler[1:], version, sysconfig.get_platform(), _FLAGS, sanitizers)).encode()
     with tempfile.TemporaryDirectory() as folder:
         kept = root / "build" / "engine" if os.access(root, os.W_OK) else Path(folder)

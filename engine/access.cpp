@@ -156,7 +156,7 @@ uint16_t reduced_half(Reduction reduction, uint16_t old, uint16_t b, bool is_bfl
     return uint16_t(from_double(type, reduced(reduction, to_double(type, old), to_double(type, b))));
 }
 
-// Run an atomic operation on elements of type T. `is_half`: 1 for f16 and 2 for bf16, of which a 32-bit T holds a pair.
+// Run an atomic operation on elements of type T. is_half: 1 for f16, 2 for bf16. A 32-bit T holds two such numbers.
 template <class T, int is_half>
 void atomic(Batch& batch, const Instruction& ins) {
     const uint32_t count = uint32_t(ins.list.size()) / 3, bytes = ins.unit * count;
@@ -251,8 +251,8 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
     decoder.note_atomic(made.space);
 });
 
-// These instructions have no effect here. The grid for which griddepcontrol waits has already finished. Lanes converge
-// before a basic block that begins with a `bar.warp.sync`.
+// The emulator has nothing to do for these opcodes. The grid for which `griddepcontrol` waits has already finished, and
+// lanes converge before a basic block that begins with `bar.warp.sync`.
 const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep",
                              "griddepcontrol", "bar"},
                             [](Decoder& decoder, const Source&) { decoder.emit(nothing); });
@@ -268,8 +268,8 @@ void wait_for_copies(Batch& batch, const Instruction& ins) {
 
 constexpr uint32_t kMostCopied = 16;  // bytes of one cp.async
 
-// ins: a and immediate are the global address; b and modes[1..2] are the shared address. c is the number of bytes to
-// read, or e is a predicate that suppresses the read.
+// Operands: `a` and `immediate` give the global address; `b` and `modes[1..2]` give the shared address. `c` is the
+// number of bytes to read. Lanes where the predicate `e` is true read nothing and store zeros.
 void start_copies(Batch& batch, const Instruction& ins) {
     const uint32_t bytes = ins.unit;
     Instruction to = ins, from = ins;
@@ -283,7 +283,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
     if (batch.checks()) batch.checks()->start_copies(targets, bytes);
     const uint32_t* const ignores = ins.e ? batch.flags(ins.e) : nullptr;
     const uint32_t* const sizes = ins.c ? batch.row<uint32_t>(ins.c) : nullptr;
-    std::array<std::vector<WarpMask>, kMostCopied + 1> reading;  // lanes that read this many bytes share a request
+    std::array<std::vector<WarpMask>, kMostCopied + 1> reading;  // lanes of each request, indexed by bytes
     std::vector<Batch::Copies> copies(targets.size());
     for (size_t i = 0; i < targets.size(); i++) {
         const Resolved& at = targets[i];
@@ -318,7 +318,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
                     std::memcpy(copies[i].data[lane], at.places[lane], amount);
         }
     }
-    // Lanes of a warp may have committed different numbers of groups, so store one entry per number.
+    // Lanes of a warp may have committed different numbers of groups, so add one pending entry per group number.
     for (size_t i = 0; i < targets.size(); i++) {
         const uint32_t warp = targets[i].warp;
         const uint32_t* const committed = &batch.committed[warp * kWarp];

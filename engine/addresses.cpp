@@ -201,8 +201,8 @@ void Batch::require_whole_warps(const Instruction& ins) {
     }
 }
 
-// Fail for the first lane whose access is refused: misaligned lanes first, then by window and buffer. In a buffer,
-// lanes outside of it come before lanes that may not write.
+// Throw Fault for one lane. Misaligned addresses come first. Other errors are sorted by address space and buffer;
+// within a buffer, out-of-bounds accesses precede forbidden writes.
 void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp) {
     struct Refusal {
         std::pair<uint64_t, bool> order;

@@ -32,11 +32,11 @@ const TensorElement kElements[] = {
     {"s64", 8, 0, NumberType::kS64},
     {"f16", 2, kHalfNan, NumberType::kF16},
     {"f32", 4, kFloatNan, NumberType::kF32},
-    {"f32", 4, kFloatNan, NumberType::kF32},  // .ftz
+    {"f32", 4, kFloatNan, NumberType::kF32},  // f32.ftz
     {"f64", 8, 0, NumberType::kF64},
     {"bf16", 2, kHalfNan, NumberType::kBf16},
     {"tf32", 4, kFloatNan, {}},
-    {"tf32", 4, 0, {}},  // .ftz
+    {"tf32", 4, 0, {}},  // tf32.ftz
 };
 
 // Format numbers like a Python tuple: "(1, 2)", "(1,)".
@@ -202,8 +202,8 @@ uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t val
         case NumberType::kF64: return as(double());
         case NumberType::kF16:
         case NumberType::kBf16: {
-            // A sum of two halves fits in float64, so it is rounded once. If the exponents are far apart, the smaller
-            // number does not affect the last bit.
+            // float64 holds the exact sum of two 16-bit numbers, so only `convert` rounds. If the exponents are too far
+            // apart for an exact sum, the smaller number is too small to change the result.
             const double sum = reduced(reduction, to_double(type, old), to_double(type, value));
             return convert({type, NumberType::kF64}, bit_cast<uint64_t>(sum));
         }

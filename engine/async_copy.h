@@ -53,14 +53,14 @@ struct TensorMap {
     uint32_t moved(uint32_t axis) const { return (box[axis] + steps[axis] - 1) / steps[axis]; }
     uint64_t elements() const;
     uint64_t box_bytes() const { return elements() * element->bytes; }
-    // Return the bytes between rows of the box in shared memory: with a swizzle, its whole span.
+    // Return the bytes from one row of the box to the next in shared memory. A swizzled row takes `swizzle_bytes`.
     uint32_t row_pitch() const { return swizzle_bytes ? swizzle_bytes : moved(0) * element->bytes; }
     uint64_t shared_bytes() const { return elements() / moved(0) * row_pitch(); }
     void check() const;  // throw if no copy can use the map
 };
 
-// Decode and check 128 bytes in the layout of `kernrec.ptx.TensorMap`, because the driver's layout is not published.
-// Throw std::invalid_argument with the reason.
+// Decode and check the 128 bytes of a tensor map, in the layout of `kernrec.ptx.TensorMap`. NVIDIA does not publish the
+// driver's layout. Throw std::invalid_argument with the reason if the bytes are invalid.
 TensorMap decode_tensor_map(const uint8_t* bytes);
 // Return the tensor map at a lane's generic address; throw Fault if no copy can use it.
 TensorMap tensor_map_at(Batch& batch, uint32_t lane, uint64_t address);
@@ -73,8 +73,8 @@ struct CopyRun {
     uint32_t bytes;
     bool inside = true;  // if false, reads return the fill value, and writes are dropped
 };
-// Return the box whose first element has these coordinates, dimension 0 fastest. Before the call, compare
-// `shared_bytes()` with the size of shared memory, because malicious maps describe terabytes.
+// Return the locations of a box, dimension 0 fastest. `corner` is the position of the first element. The box must fit
+// in shared memory: a malicious map may describe terabytes, and a list of all locations would fill the CPU's memory.
 std::vector<CopyRun> box_runs(const TensorMap& map, const std::array<int32_t, kMostRank>& corner);
 // Return four rows of a matrix (.tile::gather4, .tile::scatter4); coordinates are a column and four rows.
 std::vector<CopyRun> row_runs(TensorMap map, const std::array<int32_t, kMostRank>& column_and_rows);
@@ -96,7 +96,7 @@ struct CopySide {
     bool is_shared = false;
     SharedPlace place{};              // in shared memory
     Span span{};                      // in shared memory
-    std::vector<Batch::Moved> moved;  // in global memory
+    std::vector<Batch::Moved> moved;  // accessed ranges of global memory
 
     std::vector<uint8_t> read() const;
     void write(const std::vector<uint8_t>& data, Reduction reduction, NumberType type) const;

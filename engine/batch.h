@@ -104,7 +104,7 @@ class Batch {
     bool races() const { return races_ != nullptr; }
     Checks* checks() { return checks_.get(); }
     RaceDetector* race_detector() { return races_.get(); }
-    // Return the race detector for kernels ordered by barriers in shared memory, or null.
+    // Return the race detector for kernels whose warps synchronize by barriers in shared memory, or null.
     PhaseRaces* phase_races() { return phase_races_; }
     // Return the detector of global memory races between blocks that use release and acquire, or null.
     Handovers* handovers() { return handovers_.get(); }
@@ -137,19 +137,19 @@ class Batch {
     void count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind);
     void count_bulk_shared(uint64_t bytes, AccessKind kind);
 
-    // Record accesses of watched blocks: `bytes` per lane, in elements of `unit` bytes.
+    // Record accesses to global memory by the blocks in `watched`. A lane accesses `bytes` bytes in elements of `unit`.
     void watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t unit, AccessKind kind);
     BlockWatch* watch_of(uint32_t warp);
     void touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, int64_t address, uint32_t bytes);
     void watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKind kind);
-    // Append a request of a warp: addresses of atomic operations, or sectors.
+    // Record one request of a warp. `places` are addresses for atomic operations, and sectors for loads and stores.
     void watch_request(uint32_t warp, std::vector<int64_t> places, AccessKind kind);
     // Append the distinct sectors in a vector, which this function sorts.
     void watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read);
     std::map<int64_t, BlockWatch>* watched = nullptr;  // keyed by block number; a block is in one batch at a time
 
-    // Copies (cp.async) of each warp for which no thread has waited yet, oldest first. Their bytes reach shared memory
-    // only when the thread waits, so a kernel without a wait reads the previous contents.
+    // Unfinished copies (cp.async), indexed by warp, oldest first. A copy's bytes reach shared memory only when its
+    // thread waits for the copy, so a kernel without a wait reads the previous contents.
     struct Copies {
         uint32_t mask, group, bytes;
         uint8_t* places[kWarp];
@@ -195,7 +195,7 @@ class Batch {
     [[noreturn]] void fail_deadlocked();
     bool spinning(uint32_t lane) const;
     bool incomplete_warpgroup(uint32_t warp, int32_t position) const;
-    // Return the lanes that may run the test of a phase now. Pause the other lanes that have reached the test.
+    // Return the lanes of `mask` that may test a barrier phase now. Pause the other lanes of `mask`.
     uint32_t ready(const PhaseTest& test, uint32_t warp, uint32_t mask);
     bool all_ready(const PhaseTest& test, int32_t position);
     void wake();
@@ -233,7 +233,7 @@ class Batch {
     std::unique_ptr<RaceDetector> races_;
     std::unique_ptr<Checks> checks_;
     std::vector<BlockWatch*> watches_;  // recorded accesses of each block of the batch, or null
-    int64_t step_ = 0, turn_ = 0;  // basic blocks run so far, and run before the current piece of code
+    int64_t step_ = 0, turn_ = 0;  // basic blocks run so far, and this number when the current step began
     int64_t room_ = 0;  // number of sectors that the batch may still record
     PhaseRaces* phase_races_ = nullptr;
     std::unique_ptr<Handovers> handovers_;
@@ -241,8 +241,8 @@ class Batch {
     // State of a lane that waits for phases of barriers in shared memory.
     struct PhaseWait {
         bool paused = false;  // the phase was incomplete at the last test
-        bool expired = false;  // the next test may fail
-        int64_t tried = -1;  // with race checks: barrier whose test failed at once
+        bool expired = false;  // the wait timed out, so the next test runs even if the phase is incomplete
+        int64_t tried = -1;  // barrier whose first test already failed; set only by race checks
         const PhaseTest* test = nullptr;
         SharedPlace awaited{};
     };

@@ -114,7 +114,7 @@ void prepare_tensor(Batch& batch, const BulkForm& form, BulkCopy& copy) {
                                       std::to_string(kTensorAlignment));
         return place_in_shared(batch, lane, address, map.shared_bytes());
     };
-    if (map.shared_bytes() > batch.launch.shared_bytes) check_shared();  // malicious maps describe terabytes
+    if (map.shared_bytes() > batch.launch.shared_bytes) check_shared();  // before `box_runs`, which needs a small box
     CopySide box =
         box_side(batch, lane, map, form.four_rows ? row_runs(map, corner) : box_runs(map, corner), !form.is_load);
     CopySide tile;
@@ -140,7 +140,7 @@ void prepare_tensor(Batch& batch, const BulkForm& form, BulkCopy& copy) {
     copy.targets = {form.is_load ? std::move(tile) : std::move(box)};
 }
 
-// Replace the target and the barrier of a copy by those at the same offset in the blocks of a mask.
+// Copy to each block in a mask, instead of one block. Targets and barriers have the same offsets in all blocks.
 void multicast(Batch& batch, const BulkForm& form, BulkCopy& copy) {
     const uint32_t mask = uint32_t(batch.value(form.mask, copy.lane) & 0xFFFF), blocks = batch.cluster_blocks();
     if (!mask || mask >> blocks)

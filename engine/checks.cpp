@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMostFindings = 100;
 constexpr uint32_t kNoLane = ~0u;
 constexpr int32_t kSeveral = -1;
-// Readers of a granule in the last block that read it: several lanes of one warp, or several warps.
+// Values of `Granule::read_lane` if several lanes of one warp, or several warps, read the bytes in the same block.
 constexpr uint32_t kSeveralLanes = 1u << 31, kSeveralWarps = ~0u;
 
 bool can_compare(const Instruction& ins, uint32_t bytes, AccessKind kind) {
@@ -147,7 +147,7 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
     const size_t base = size_t(block) * stride_;
     const bool write = kind == AccessKind::kWrite, compare = can_compare(ins, bytes, kind);
     const uint32_t epoch = block_epoch_[block], warp_epoch = warp_epoch_[at.warp];
-    // wmma.load reads whole tiles, whose padding nothing needs to write.
+    // wmma.load reads whole tiles, including padding that a correct kernel may leave uninitialized.
     const bool whole_matrix = batch.program.sources[ins.source].opcode == "wmma";
     const SharedArray* array = nullptr;
     for (const uint32_t bit : LanesOf(at.mask)) {
@@ -263,23 +263,23 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
         for (int64_t place = offset / watch_.granule; place <= (offset + bytes - 1) / watch_.granule; place++) {
             Watch::Granule& touched = shadow.granules[place];
             const uint32_t reader = touched.read_lane & ~kSeveralLanes;
-            const auto inside = [&](uint32_t other, uint32_t time) {  // another thread of this block, not ordered
+            const auto may_race = [&](uint32_t other, uint32_t time) {
                 return other != lane && unordered(lane, other, time);
             };
             const bool own_write = touched.writer == block, own_read = touched.reader == block;
             if (kind == AccessKind::kAtomic) {
-                if (touched.writer && (!own_write || inside(touched.write_lane, touched.write_time)))
+                if (touched.writer && (!own_write || may_race(touched.write_lane, touched.write_time)))
                     watch_.add({"race-atomic", ins.source, touched.write_source, batch.block_text(lane),
                                 batch.thread_text(lane), "", own_write ? batch.thread_text(touched.write_lane) : "",
                                 region.name, offset, bytes});
                 continue;
             }
-            const bool after_write = touched.writer && (!own_write || inside(touched.write_lane, touched.write_time));
+            const bool after_write = touched.writer && (!own_write || may_race(touched.write_lane, touched.write_time));
             bool after_read = write && touched.reader && !own_read;
             if (write && own_read)
                 after_read = touched.read_lane == kSeveralWarps  ? touched.read_time > block_time_[lane_block]
                              : touched.read_lane & kSeveralLanes ? unordered(lane, reader, touched.read_time)
-                                                                 : inside(reader, touched.read_time);
+                                                                 : may_race(reader, touched.read_time);
             bool alike = false;  // another thread stores the same value concurrently
             if (compare && after_write && touched.write_time == time_) {
                 alike = true;
@@ -328,11 +328,11 @@ void Checks::pass_warps(Batch& batch, const BasicBlock& block, uint32_t source) 
         warp_time_[warp] = time_;
         if (!block.mask || source != block.first) continue;
         const uint32_t* masks = batch.row<uint32_t>(block.mask) + warp * kWarp;
-        Instruction every;  // without a guard
-        every.source = block.first;
-        for (const uint32_t lane : LanesOf(batch.mask(i, every))) {
+        Instruction unguarded;
+        unguarded.source = block.first;
+        for (const uint32_t lane : LanesOf(batch.mask(i, unguarded))) {
             if (!(masks[lane] >> lane & 1))
-                report("mask", batch, every, warp * kWarp + lane, -1, kNoLane, "", masks[lane], 0);
+                report("mask", batch, unguarded, warp * kWarp + lane, -1, kNoLane, "", masks[lane], 0);
         }
     }
 }

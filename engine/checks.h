@@ -37,13 +37,14 @@ struct SiteCounts {
     uint64_t requests = 0, lanes = 0, bytes = 0, moved = 0, ideal = 0, atomics = 0;
 };
 
-// Roles of an instruction: it is volatile, relaxed or similar; lanes of a warp run it together; it divides integers.
+// Bits of `Watch::roles`: a volatile, relaxed or similar access; an instruction that lanes of a warp run together; an
+// integer division.
 constexpr uint8_t kSynchronizes = 1, kGathers = 2, kDivides = 4;
 
 // Checks of a launch, and their findings. Batches run one after another.
 struct Watch {
-    // Last accesses to a granule of global memory: the block, counted from 1, the instruction, the lane in the batch,
-    // and the number of accesses that the batch made before.
+    // Last write and last read of a granule, which is a few adjacent bytes of global memory. Blocks count from 1, and
+    // lanes from the start of the batch. A time is the number of earlier accesses of the batch.
     struct Granule {
         int32_t writer, reader;
         uint32_t write_source, read_source, write_time, read_time, write_lane, read_lane;
@@ -80,13 +81,13 @@ class Checks {
         block_epoch_[block]++;
         block_time_[block] = time_;
     }
-    // Record that an instruction of a basic block runs. Lanes of a warp may converge at this instruction.
-    // `is_first` marks the first of the operations to which a PTX instruction was decoded.
+    // Record that an operation runs. Lanes of a warp may converge there. The decoder may turn a PTX instruction into
+    // several operations; `is_first` marks the first.
     void before(Batch& batch, const BasicBlock& block, const Instruction& ins, bool is_first);
     // Record that asynchronous copies to shared memory start, or that the copy of one lane to `place` ends.
     void start_copies(const std::vector<Resolved>& targets, uint32_t bytes);
     void end_copy(uint32_t lane, size_t place, uint32_t bytes);
-    // Record that a barrier opens: all lanes of a warp must wait at the same code location.
+    // Check a completed barrier: the lanes of a warp must have waited at the same instruction.
     void open(const Batch& batch, uint32_t block, int32_t number, const std::vector<int32_t>& waiting_at,
               const std::vector<int32_t>& resume);
 
@@ -96,17 +97,17 @@ class Checks {
     struct Cell {
         uint32_t epoch = 0;
         int32_t writer = -1, reader = -1;  // index of the thread in the block
-        uint32_t write_epoch = 0, read_epoch = 0;  // epoch of the thread's warp at the access
+        uint32_t write_epoch = 0, read_epoch = 0;  // `warp_epoch_` of the thread's warp at the access
         uint32_t write_source = 0, read_source = 0;
-        uint32_t write_time = 0;  // access that wrote it, and the index of this byte in the access
-        uint8_t byte = 0;
+        uint32_t write_time = 0;
+        uint8_t byte = 0;  // index of this byte in the last write
         bool in_flight = false;  // an asynchronous copy to this byte has not ended
         bool many_warps = false, many_lanes = false;  // several warps or lanes read it
     };
 
     void shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain);
     void global(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain);
-    // Return whether no barrier orders an access of a lane at `time` before the current access of another lane.
+    // Return whether no barrier separates the access of `other` at `time` from the current access of `lane`.
     bool unordered(uint32_t lane, uint32_t other, uint32_t time) const;
     void report(const char* kind, Batch& batch, const Instruction& ins, uint32_t lane, int64_t other,
                 uint32_t other_lane, const std::string& memory, int64_t offset, uint32_t bytes);
@@ -117,7 +118,7 @@ class Checks {
     uint32_t stride_, warps_per_block_;
     std::vector<Cell> cells_;
     std::vector<bool> written_;  // indexed by byte of shared memory
-    std::vector<uint32_t> block_epoch_, warp_epoch_;
+    std::vector<uint32_t> block_epoch_, warp_epoch_;  // number of barriers that each block or warp has passed
     std::vector<uint32_t> block_time_, warp_time_;  // time of the last barrier
     std::vector<int64_t> block_numbers_;
     uint32_t time_ = 0;  // number of accesses so far

@@ -28,7 +28,8 @@ uint32_t distinct_sorted(const int64_t* values, uint32_t count) {
     return number;
 }
 
-// Return the number of distinct units in the busiest bank of a group. With `atomic`, equal units count separately.
+// Return the number of distinct units in the busiest bank of shared memory. A unit is an address divided by the width
+// of a bank. With `atomic`, equal units count separately.
 uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool atomic) {
     uint8_t load[32] = {};
     uint32_t most = 0;
@@ -60,7 +61,7 @@ bool paired(const int64_t* units, uint32_t mask, uint32_t distance) {
     return true;
 }
 
-// Units that the lanes of a warp access, and the pattern of these units.
+// Addresses of a warp's lanes, divided by 2^`shift`, and their pattern.
 struct Units {
     int64_t units[32];
     bool consecutive, same;
@@ -119,7 +120,7 @@ Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, b
     const bool same = whole && all.same;
     uint32_t group = banks;
     if (load && unit > 4 && (same || paired(units, mask, 1) || paired(units, mask, 2))) group = 2 * banks;
-    // If the units span less than all banks, different units are in different banks, so there are no conflicts.
+    // There are no conflicts if all units lie in a range of `banks` units: each is in a different bank.
     if (whole && (all.consecutive || (!atomic && all.span < int64_t(banks)))) return {32 / group, 32 / group};
     Wavefronts result{0, 0};
     const uint32_t group_mask = group == 32 ? ~0u : (1u << group) - 1;

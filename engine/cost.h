@@ -2,10 +2,10 @@
 //
 // The rules follow the CUDA Programming Guide and the metrics of Nsight Compute. A request moves the distinct 32-byte
 // sectors that its lanes access. Shared memory has 32 banks of 4 bytes. Lanes that read the same word share it.
-// Accesses of 8 bytes per lane run half a warp at a time, and of 16 bytes a quarter. A load in which pairs of lanes
-// read the same address (n and n^1, or n and n^2) runs in groups of twice the size (NVIDIA developer forum, "Unexpected
-// shared memory bank conflict"). Lanes of atomic operations never share a word (Gomez-Luna et al., IEEE TPDS 24(11),
-// 2013).
+// Accesses of 8 bytes per lane run for half a warp at a time, and accesses of 16 bytes for a quarter. These groups are
+// twice as large in loads where lanes n and n^1, or n and n^2, read the same address (NVIDIA developer forum,
+// "Unexpected shared memory bank conflict"). Lanes of atomic operations never share a word (Gomez-Luna et al., IEEE
+// TPDS 24(11), 2013).
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct Wavefronts {
 
 Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, bool load, bool atomic);
 
-// Return how many turns atomic operations on elements of `bytes` bytes take. Lanes with the same element take turns;
-// the elements of a sector are processed together.
+// Return the number of serial steps of an atomic operation on elements of `bytes` bytes. Lanes that update the same
+// element run one after another. Lanes that update different elements of a sector run in the same step.
 uint32_t atomic_turns(const int64_t* addresses, uint32_t mask, uint32_t bytes);
 
 // Return the sectors of a local memory access; local memory interleaves the words of the lanes.

@@ -33,7 +33,7 @@ class Decoder {
     // Return the row of a value that an operation reads lane by lane: a constant, or a register at least as wide as the
     // type.
     Row value(const Operand& operand, std::string_view type);
-    // Return the access of an operation through this address, with the instruction's guard. It may have several.
+    // Return a memory access at this address, with the instruction's guard. An operation may make several accesses.
     Instruction access(const Operand& address, Space space);
     // Reserve a row for one lane's address that an operation computes.
     void need_lane_address() {
@@ -90,7 +90,8 @@ struct Registration {
     }
 };
 
-// Operation that checks accesses to registers of wgmma.mma_async: rows in `list`, instructions in `modes`.
+// Operation that checks a warpgroup's access to registers of an unfinished wgmma.mma_async. `ins.list` has the rows of
+// the registers, and `ins.modes` the PTX instruction of each.
 void touch_warpgroup_registers(Batch& batch, const Instruction& ins);
 
 uint32_t width_of(std::string_view type);

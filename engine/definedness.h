@@ -13,7 +13,7 @@ namespace kernrec {
 class Batch;
 struct Resolved;
 
-// Tracks the instructions of a kernel that such values can reach.
+// Tracks undefined values through the registers and the local memory of a batch.
 class Definedness {
   public:
     explicit Definedness(const Batch& batch);

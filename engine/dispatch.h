@@ -25,7 +25,7 @@ inline Space space_of(const Source& ins) {
                                  : Space::kGeneric;
 }
 
-// Return the type of a name among those that an instruction has; bit types are unsigned integers.
+// Return the number type called `name`. Fail if `names`, the types of an instruction, lacks it. Bit types are unsigned.
 inline NumberType type_among(const std::string& name, std::initializer_list<const char*> names) {
     for (const char* each : names)
         if (name == each) return number_type(name);
@@ -46,7 +46,7 @@ struct Fragments {
 
 inline void nothing(Batch&, const Instruction&) {}
 
-// Builders in other files, such as for `cp.async.bulk` and `cp.async.mbarrier.arrive`.
+// Decode `cp.async.bulk` and `cp.async.mbarrier.arrive`. Other files define these functions.
 void decode_bulk(Decoder& decoder, const Source& ins);
 void decode_arrival_after_copies(Decoder& decoder, const Source& ins);
 

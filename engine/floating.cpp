@@ -1,9 +1,9 @@
 // Floating-point arithmetic and conversions (PTX ISA, sections 9.7.3, 9.7.4 and 9.7.9).
 //
 // `add`, `sub`, `mul`, `div.rn`, `sqrt.rn` and `rcp.rn` round once, as IEEE 754 requires. `fma` of f32 adds the exact
-// product in double. If the rounded sum is a tie of f32, the rounding error decides. bfloat16 rounds once, because its
-// sums keep their rounding error. The `approx` instructions return the rounded double result, which is more accurate
-// than the hardware's tables.
+// product in double. If the rounded sum is a tie of f32, the rounding error decides. bfloat16 sums carry the rounding
+// error of double, so they are also rounded only once. The `approx` instructions return the rounded double result,
+// which is more accurate than the hardware's tables.
 #include <cfenv>
 #include <cmath>
 #include <limits>
@@ -270,7 +270,7 @@ Run of_type(const std::string& type, bool ftz) {
     return of_wide_type<op, sources>(type, ftz);
 }
 
-// Directed rounding: compute in the CPU's rounding mode. A source holds the index of the opcode and of the mode.
+// Directed rounding: compute in the CPU's rounding mode. `code` is the index of the opcode + 8 x that of the direction.
 constexpr const char* kDirectedOpcodes[] = {"add", "sub", "mul", "div", "rcp", "sqrt", "fma"};
 constexpr std::pair<const char*, int> kDirections[] = {{"rz", FE_TOWARDZERO}, {"rm", FE_DOWNWARD}, {"rp", FE_UPWARD}};
 constexpr auto kDirected = [](auto a, auto b, auto c, uint32_t code) {

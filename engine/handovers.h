@@ -1,13 +1,12 @@
 // Detects races in global memory between threads that hand over data with `.release` and `.acquire` across blocks (PTX
 // ISA, section 8, "Memory consistency model").
 //
-// The detector records the last writer and write time of every word that a kernel may write, in the times of
-// vector_clocks.h. A load of another warp's data, or a store over it, is a race if the warp is not ordered after the
-// write. Barriers create this order, and so does an acquire that observes a release. Strong accesses (`.relaxed`,
-// `.volatile`, atomic) never race. The detector does not track stores after loads, elements below four bytes, or bulk
-// copies.
+// For every word that a kernel may write, the detector records the warp of the last write and the time on this warp's
+// vector clock. A load or store by another warp is a race if the other warp is not ordered after the write. Barriers
+// create this order, and so does an acquire that observes a release. Strong accesses (`.relaxed`, `.volatile`, atomic)
+// never race. The detector does not track stores after loads, elements below four bytes, or bulk copies.
 //
-// A thread may observe a store late. So a warp's first read of a released word returns the previous value, and does not
+// A thread may observe a store late. So a warp's first read of a released word returns the previous value and does not
 // order the warp after the release. The detector thus finds a wait that reads only once, for any order of blocks.
 #pragma once
 

@@ -66,8 +66,8 @@ struct Stored {
     std::vector<int64_t> bytes;
 };
 
-// Clocks of a warp's request. The four texture units of an SM each filter one sample of four texels per clock (NVIDIA
-// A100 Tensor Core GPU Architecture, "4 texture units per SM"; NVIDIA Turing GPU Architecture states the same).
+// Clocks of a warp's request. An SM has four texture units. Each unit filters four texels to one sample per clock
+// (NVIDIA A100 Tensor Core GPU Architecture, "4 texture units per SM"; NVIDIA Turing GPU Architecture states the same).
 constexpr uint32_t kTextureClocks = 8;
 
 void count_image(Batch& batch, const Image& image, const std::vector<Stored>& all, AccessKind kind, uint32_t size) {
@@ -131,7 +131,7 @@ void fetch_texels(Batch& batch, const Instruction& ins) {
     for (const Part& part : parts_of(batch, ins, form.handle)) {
         const Image& image = *part.image;
         require_axes(batch, image, form.geometry);
-        std::map<int64_t, std::vector<Stored>> levels;  // one request per level
+        std::map<int64_t, std::vector<Stored>> levels;  // texels keyed by mipmap level
         for (const uint32_t lane : part.lanes) {
             double level = 0;
             if (form.level) {

@@ -34,7 +34,7 @@ KERNREC_INLINE std::tuple<const S*...> source_rows(Batch& batch, const Instructi
     return {batch.row<S>(rows[I])...};
 }
 
-// Run of an operation, compiled for AVX2 and for any CPU.
+// Compiles an operation for AVX2 and for any CPU. `run` selects the version for this CPU.
 template <class Operation, size_t sources>
 struct Vectorized {
     static void plain(Batch& batch, const Instruction& ins) {
@@ -110,8 +110,8 @@ void flagwise(Batch& batch, const Instruction& ins) {
 enum class Shuffle : uint32_t { kUp, kDown, kButterfly, kIndex };
 constexpr const char* kShuffles[] = {"up", "down", "bfly", "idx"};
 
-// Return the lane from which a lane receives its value, and whether that lane is inside its segment; if not, a lane
-// keeps its own value. `range` holds a clamp and the mask of segments.
+// Return the lane from which `lane` receives its value, and whether this source is inside the segment. A lane with a
+// source outside of the segment keeps its value. `range` is operand c of `shfl`: the clamp and the segment mask.
 KERNREC_INLINE std::pair<uint32_t, bool> shuffle_source(Shuffle mode, uint32_t lane, uint32_t operand, uint32_t range) {
     const int32_t own = int32_t(lane), delta = int32_t(operand & 31), clamp = int32_t(range & 31);
     const int32_t segment = int32_t(range >> 8 & 31), top = (own & segment) | (clamp & ~segment);
@@ -123,7 +123,7 @@ KERNREC_INLINE std::pair<uint32_t, bool> shuffle_source(Shuffle mode, uint32_t l
     return {inside ? uint32_t(from) : lane, inside};
 }
 
-// Constant of a function object's type, for templates that take a reference to an operation.
+// A constant object of type Op, because templates take operations by reference.
 template <class Op>
 inline constexpr Op kOp{};
 

@@ -9,8 +9,8 @@
 namespace kernrec {
 namespace {
 
-// Location of a matrix in shared memory. A tile consists of eight consecutive rows (four if `piece` is 32) of `row`
-// bytes. If a row has more than 16 bytes, its pieces are swizzled by address.
+// Location of a matrix in shared memory. A tile has eight consecutive rows of `row_bytes` bytes, or four rows if
+// `piece_bytes` is 32. In rows longer than 16 bytes, the address of a piece is swizzled.
 struct MatrixDescriptor {
     uint32_t start;
     uint32_t leading_bytes;

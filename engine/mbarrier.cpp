@@ -26,7 +26,7 @@ void act_on_barriers(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<BarrierForm>(ins);
     Mbarriers& barriers = batch.work().mbarriers;
     PhaseRaces* races = form.releases ? batch.phase_races() : nullptr;
-    std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // lanes of a warp that arrive together release once
+    std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // warps that already released to a phase
     const bool changes = form.action == Action::kInitialize || form.action == Action::kInvalidate;
     for (const LanePlace& use : barriers_of(batch, form.barrier, changes)) {
         const uint32_t count = form.count ? uint32_t(batch.value(form.count, use.lane)) : form.default_count;
@@ -150,7 +150,8 @@ void arrive_after_copies(Batch& batch, const Instruction& ins) {
 // --- st.async and red.async ---
 
 struct AsyncStore {
-    Instruction target, barrier;  // the whole access rounded up to a power of two, and 8 bytes
+    Instruction target;   // access whose size is rounded up to a power of two
+    Instruction barrier;  // access of 8 bytes
     std::vector<Row> sources;
     NumberType type = NumberType::kU32;
     uint32_t unit = 4;

@@ -36,8 +36,8 @@ constexpr const char* space_name(Space space) {
 
 enum class AccessKind : uint8_t { kRead, kWrite, kAtomic };
 
-// A shared address below 2^24 is in the block's own memory. For another block of the cluster, `mapa` adds the block's
-// rank plus one above these bits. NVIDIA does not publish how a GPU encodes the rank.
+// A shared address below 2^24 is in the block's own memory. For another block of the cluster, `mapa` adds
+// (rank + 1) * 2^24 to the address. NVIDIA does not publish how a GPU encodes the rank.
 constexpr uint32_t kRankShift = 24;
 constexpr uint32_t kRankBits = 5;
 

@@ -61,11 +61,11 @@ bool one_of(Type type, std::initializer_list<Type> types) {
 
 int registers_of(Type type, int elements) { return elements * element_bits(type) / (32 * register_bits(type)); }
 
-// A product, and the registers of whole fragments, including repeated registers.
+// A matrix product, and the number of registers of each operand's fragment, including repeated registers.
 struct Multiply {
     MatrixMultiply product;
     int a, b, c, d;
-    std::vector<Row> scales;  // for A and B: factors, byte, thread
+    std::vector<Row> scales;  // scale factors, byte and thread of A, then of B
 };
 
 // Parse m<number>n<number>k<number>, and the types of D, A, B and C.
@@ -349,8 +349,8 @@ Move move_form(const Modifiers& modifiers) {
     return form;
 }
 
-// `ins.a` and `ins.immediate` are the address, `ins.b` the stride in elements (none for contiguous), `ins.c` a row for
-// the addresses of one piece, and `ins.list` the registers.
+// Operands: `a` and `immediate` give the address of the matrix. `b` is the stride in elements (none if contiguous). `c`
+// is a temporary row for the address of each lane. `list` has the registers.
 void move(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<Move>(ins);
     batch.require_whole_warps(ins);

@@ -101,7 +101,7 @@ class Kernel {
             BasicBlock& made = program_.blocks.emplace_back();
             made.first = uint32_t(row[0]);
             made.count = uint32_t(row[1]);
-            made.end = row[2] ? End::kTrap : End::kNone;  // the decoder sets it
+            made.end = row[2] ? End::kTrap : End::kNone;  // the decoder sets the end of other blocks
             made.warp_synchronous = row[3];
             made.spins = row[4];
             made.goes_on = row[5];
@@ -149,8 +149,8 @@ class Kernel {
         launch_.images[handle] = std::move(image);
     }
 
-    // Run blocks in batches; return (fault or None, counters, warps by block, lanes by block,
-    // barriers, warps by block and warp of a thread block).
+    // Run thread blocks in batches. Return (fault or None, counters by name, warps that ran each basic block, lanes
+    // that ran each basic block, number of barriers, `Counts::by_warp`).
     nb::tuple run(Flat<int64_t> blocks, uint32_t threads) {
         const size_t size = launch_.blocks_per_batch, batches = (blocks.size() + size - 1) / size;
         std::vector<std::unique_ptr<Fault>> faults(batches);
@@ -242,8 +242,8 @@ class Kernel {
         return result;
     }
 
-    // Return for each watched block: steps, warps, sectors and whether they were read; addresses of atomic operations;
-    // and for each accessed buffer its number, whether it was written, and the 4-byte words.
+    // Return the fields of `BlockWatch` as arrays, keyed by block. `touched` becomes a list of (number of the buffer,
+    // whether it was written, numbers of the 4-byte words).
     nb::dict watches() const {
         nb::dict result;
         for (const auto& [block, watch] : watches_) {

@@ -91,7 +91,7 @@ double to_double(NumberType type, uint64_t bits);
 uint64_t from_double(NumberType type, double value);
 
 inline float f16_to_f32(uint16_t bits) {
-    // Multiply by two to the difference of the biases, which is exact even for subnormal numbers.
+    // Scale by 2^112, because f32 has a larger exponent bias. This is exact even for subnormal numbers.
     const uint32_t magnitude = uint32_t(bits & 0x7FFF) << 13;
     const float scaled = bit_cast<float>(magnitude) * 0x1p112f;
     const uint32_t special = (bits & 0x7C00) == 0x7C00 ? 0x7F800000u : 0u;

@@ -32,7 +32,8 @@ struct BarrierPhase {
     uint64_t word() const;
 };
 
-// Test whether a barrier's phase is complete: an access of 8 bytes, and the state or parity for which each lane waits.
+// Test whether a barrier's phase is complete. `barrier` is an 8-byte access. `wanted` is the state or the parity for
+// which each lane waits.
 struct PhaseTest {
     Instruction barrier;
     Row wanted;
@@ -95,8 +96,8 @@ inline std::string named(uint32_t source) { return "\x01" + std::to_string(sourc
 // Complete the cp.async copies of some lanes, except their `allowed` newest groups (none if not given).
 void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int64_t> allowed);
 
-// Asynchronous operations of a batch, oldest first. They finish as late as possible: only when all threads wait, the
-// oldest operation that any of them waits for finishes.
+// Asynchronous operations of a batch, oldest first. Operations finish as late as possible: the engine finishes none
+// until all threads wait, and then only the oldest operation for which a thread waits.
 class AsyncEngine {
   public:
     explicit AsyncEngine(Batch& batch) : batch_(batch) {}
@@ -173,7 +174,7 @@ struct Pending {
     void start_batch();
     // Call this when all threads exited. Finish remaining work; throw Fault if a copy still uses shared memory.
     void end_batch();
-    // Start the copies of an instruction. Barriers count them, or they are part of their threads' open groups.
+    // Start the copies of an instruction. A copy without barriers joins the open group of its thread.
     void start(const std::vector<std::shared_ptr<BulkCopy>>& copies);
 
     Batch& batch;
@@ -188,7 +189,7 @@ struct Pending {
   private:
     void begin(BulkCopy& copy);
     void finish(BulkCopy& copy);
-    std::list<const BulkCopy*> under_way_;  // copies from memory that barriers count, in the order of their start
+    std::list<const BulkCopy*> under_way_;  // unfinished copies with barriers, oldest first
 };
 
 }  // namespace kernrec

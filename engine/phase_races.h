@@ -1,10 +1,10 @@
 // Detects races in kernels that order warps and copies by barriers in shared memory.
 //
-// The detector records for every byte the last writer and write time, and the last read of each warp of the cluster, in
-// the times of vector_clocks.h. An access races if it is not ordered after a conflicting access. While a bulk copy is
-// in flight, any access to its target races. Afterwards, only warps that waited for the copy's barrier may access the
-// target. Nobody may write the source of a copy before the copying thread waits for its group, or a tile of tensor
-// cores before somebody waits for the operation.
+// For every byte, the detector records the last writer, the time of its write, and the time of the last read by each
+// warp of the cluster. Times are those of vector clocks. An access races if it is not ordered after a conflicting
+// access. While a bulk copy is in flight, any access to its target races. Afterwards, only warps that waited for the
+// copy's barrier may access the target. No thread may write the source of a bulk copy before the copying thread waits
+// for it. No thread may write an operand of a tensor core operation before some thread waits for the operation.
 //
 // When the last thread of a block exits, the block's shared memory is gone. Some warp of the block must then be ordered
 // after all accesses by other blocks of the cluster. Later accesses are races (PTX ISA, section 5.1.7.1).
@@ -70,10 +70,10 @@ class PhaseRaces : public RaceDetector {
     };
     uint32_t cluster_blocks_, warps_per_cluster_, blocks_;
     size_t size_;  // bytes of all shared memory
-    std::vector<uint32_t> writer_;  // last writer of each byte, as a column of the clocks
+    std::vector<uint32_t> writer_;  // last writer of each byte: a column of `VectorClocks`
     std::vector<int32_t> written_;  // time of the last write of each byte
     std::unique_ptr<int32_t, Free> read_;  // last read of each byte by each warp of the cluster
-    std::vector<int32_t> tile_read_;  // for each piece: reads by tensor cores
+    std::vector<int32_t> tile_read_;  // time of the last read by tensor cores, by warp and piece
     std::vector<bool> ended_;  // indexed by block
     std::map<std::pair<uint32_t, uint32_t>, std::vector<Knowledge>>
         reached_;  // keyed by block and barrier: clocks of warps that arrived without waiting

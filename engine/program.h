@@ -111,9 +111,9 @@ struct BasicBlock {
     std::vector<Instruction> code;
     End end = End::kNone;
     uint32_t end_source = 0;             // last instruction
-    bool warp_synchronous = false;       // lanes of a warp wait for the lanes in the mask
+    bool warp_synchronous = false;       // lanes of a warp wait for the lanes in `mask`
     bool spins = false;                  // a loop in which threads wait for others
-    bool goes_on = false;                // the same piece of machine code as the previous block
+    bool goes_on = false;                // continues the step of the previous block (see watch.h)
     bool warpgroup_synchronous = false;  // the four warps of a warpgroup wait for each other
     std::shared_ptr<const PhaseTest> phase_test;  // lanes wait for a barrier phase in shared memory
     // Cluster barrier: 0 none, 1 arrive, 2 wait.

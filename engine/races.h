@@ -24,9 +24,10 @@ struct TileRead {
 
 // Reads of shared memory by tensor cores and bulk copies, through the async proxy (PTX ISA, section "Async proxy").
 //
-// These reads happen some time after the operation is issued, so no thread may write a tile before one waits for the
-// operation. A `fence.proxy.async` must make stores of threads visible; the storing thread executes it, or another
-// thread after a barrier. Asynchronous copies (`cp.async`) count as visible, because compilers put no fence after them.
+// These reads happen some time after the operation is issued, so no thread may write the bytes before some thread waits
+// for the operation. A `fence.proxy.async` must make earlier stores of threads visible. Either the storing thread runs
+// the fence, or another thread runs it after a barrier. Asynchronous copies (`cp.async`) count as visible, because
+// compilers put no fence after them.
 class TensorReads {
   public:
     TensorReads(uint32_t pieces_per_block, uint32_t blocks)
@@ -36,14 +37,14 @@ class TensorReads {
 
     void start_batch();
     void pass_barrier(uint32_t block);
-    // Record that warps of a block make visible their own stores, and those of other warps before a barrier.
+    // Record a fence by warps of a block. It makes their stores visible, and all stores before the last barrier.
     void fence(uint32_t block, const std::vector<uint32_t>& warps);
     // Record a warp's write; throw Fault if an operation may still read the data.
     void write(uint32_t source, size_t place, uint32_t warp, bool is_copy);
     // Begin to read; throw Fault if a store may not be visible.
     void begin(uint32_t source, const Pieces& pieces);
     void end(const Pieces& pieces);
-    // Record that a bulk copy overwrote these pieces, including earlier stores of threads.
+    // Record that a bulk copy overwrote these bytes, so earlier stores of threads need no fence.
     void fill(size_t first_byte, size_t end_byte);
 
     static Pieces pieces_of(size_t first_byte, size_t end_byte);

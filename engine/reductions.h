@@ -12,7 +12,7 @@ namespace kernrec {
 enum class Reduction : uint8_t { kNone, kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor, kExch, kCas };
 constexpr const char* kReductions[] = {"", "add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"};
 
-// Return the reduction of a name, up to `last`, or kNone.
+// Return the reduction with a name, or kNone. Consider only reductions up to `last`.
 inline Reduction reduction_of(const std::string& name, Reduction last = Reduction::kXor) {
     for (size_t i = 1; i <= size_t(last); ++i)
         if (name == kReductions[i]) return Reduction(i);

@@ -17,7 +17,7 @@ using Type = NumberType;
 TensorMemory& memory_of(Batch& batch, uint32_t lane) { return batch.work().tensor.memories[batch.lane_block(lane)]; }
 
 struct AllocateForm {
-    Instruction target;  // destination of the address
+    Instruction target;  // store of the allocated address
     Row columns;
 };
 
@@ -184,11 +184,11 @@ struct MultiplyForm {
     int ctas = 1;  // thread blocks that multiply together
     uint32_t vector = 0;  // numbers along K per scale factor; 0 for no scaling
     Instruction d, a_address, scale_a, scale_b;
-    Row a, b, says;  // descriptors; without `a`, A is in tensor memory
+    Row a, b, descriptor;  // matrix descriptors (without `a`, A is in tensor memory), and the instruction descriptor
     std::vector<Row> disabled;  // masks of lanes of D that keep their values: 4 words per block
     Row enable;
     bool enable_inverted = false, enabled = true;
-    int shift = 0;  // D is first divided by two to this power
+    int shift = 0;  // D is first divided by 2^shift
 
     bool packed() const { return kind == "mxf4" || kind == "mxf4nvf4"; }
 };
@@ -297,7 +297,7 @@ class Multiplication {
         : batch_(batch),
           form_(form),
           lane_(lane),
-          says_(instruction_descriptor(batch, uint32_t(batch.value(form.says, lane)), form)),
+          says_(instruction_descriptor(batch, uint32_t(batch.value(form.descriptor, lane)), form)),
           depth_(kTileRowBytes / stored_bytes(says_.a) * (form.packed() ? 2 : 1)),
           adds_d_(form.enable ? bool(batch.value(form.enable, lane)) != form.enable_inverted : form.enabled),
           a_(size_t(says_.m) * depth_),
@@ -421,7 +421,7 @@ class Multiplication {
     }
 
     void count_events() const {
-        // Packed numbers are twice as many, and each takes half the time. Unpacked narrow numbers take a byte each.
+        // Count two packed 4-bit numbers as one, because both together take as long. Unpacked numbers take a byte each.
         const uint64_t bytes = stored_bytes(says_.a), cells = uint64_t(says_.m) * says_.n;
         const uint64_t operations = 2 * cells * (kTileRowBytes / bytes);
         count_operations(batch_, "mma", says_.a, operations);
@@ -472,7 +472,7 @@ void decode_multiply(Decoder& decoder, const Source& ins) {
     if (a.kind == OperandKind::kAddress) form.a_address = decoder.access(a, Space::kGeneric);
     else form.a = decoder.value(a, "b64");
     form.b = decoder.value(ins.operands[2], "b64");
-    form.says = decoder.value(ins.operands[3], "u32");
+    form.descriptor = decoder.value(ins.operands[3], "u32");
     size_t next = 4;
     const auto take = [&]() -> const Operand& {
         if (next >= ins.operands.size()) refuse();

@@ -66,7 +66,8 @@ class TensorFences {
     void tick() { now_++; }
     // `use` is kLoaded, kStored or kComputed.
     void note(Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
-    // Fail if another warp's write (and, for a write, its load) is not ordered before this use of cells.
+    // Fail if a write of the cells by another warp is not ordered before this use. For a use that writes the cells,
+    // also fail if a load by another warp is not ordered before.
     void check(Batch& batch, uint32_t warp, bool writes, uint32_t block, const Cells& cells);
 
   private:

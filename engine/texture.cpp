@@ -93,7 +93,7 @@ int64_t texel_number(const Image& image, const Texel& texel) {
            texel.at[0];
 }
 
-// Return the byte of a texel in the hardware's layout, for counting sectors; below `bytes()`.
+// Return the offset of a texel in the hardware's layout, to count sectors. The offset is less than `image.bytes()`.
 int64_t stored_byte(const Image& image, const Texel& texel) {
     const int64_t size = image.texel_bytes();
     if (image.axes == 1) return texel_number(image, texel) * size;

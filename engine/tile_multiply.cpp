@@ -73,7 +73,7 @@ template <bool kFused>
     }
 }
 
-// Decode 32 words, one per lane, into 32 p numbers. `signs`: bits represent 1 and -1.
+// Decode 32 words, one per lane. Each word holds one or more numbers. With `signs`, a bit represents 1 or -1.
 [[gnu::always_inline]] inline void decode_words(Type type, const uint32_t* words, bool signs, double* out) {
     if (type == Type::kB1) {
         for (int lane = 0; lane < 32; ++lane)
@@ -150,8 +150,8 @@ void decode_small_words(Type type, bool packed, const uint32_t* words, double* o
     }
 }
 
-// Multiply the rows of A, or the columns of B, by the scale factors along K. The whole warp uses the same byte and the
-// same thread of four.
+// Multiply the rows of A, or the columns of B, by the scale factors along K. `scale.thread` selects the lanes of each
+// group of four lanes that provide the factors.
 void scale_numbers(const MatrixMultiply& form, const ScaleFactors& scale, bool is_b, double* numbers) {
     const int rows_of_thread = is_b ? 1 : 2, per_factor = form.k / form.factors;
     const int width = 128 / element_bits(form.a, form.packed);
@@ -206,7 +206,7 @@ void scale_numbers(const MatrixMultiply& form, const ScaleFactors& scale, bool i
 
 template <bool kFused>
 [[gnu::always_inline]] inline void multiply_fragments_inline(const FragmentProduct& product) {
-    const MatrixMultiply form = product.form;  // a copy, which stores to registers cannot change
+    const MatrixMultiply form = product.form;  // copied, so that compilers need not reload it after stores
     alignas(64) double a[kMostTileNumbers], b[kMostTileNumbers / 2], sums[32 * 8];
     const int per_register = 32 / number_bits(form.a), width = 4 * per_register;
     decode_a_inline(form.a, form.m * form.k / (32 * per_register), product.a, form.counts_xor, a);
@@ -267,8 +267,8 @@ void multiply_tile_f64(const TileA& a, const double* b, double* sums) {
     kernels().tile == tile_plain ? tile_fused(a, b, sums) : kernels().tile(a, b, sums);
 }
 
-// Multiply numbers of 4 to 8 bits, with or without block scaling. This function is apart, because branches for these
-// types would keep compilers from vectorizing the loops for others.
+// Multiply numbers of 4 to 8 bits, with or without block scaling. Branches for these types in `multiply_fragments`
+// would keep compilers from vectorizing its loops.
 static void multiply_small(const FragmentProduct& product) {
     const MatrixMultiply& form = product.form;
     alignas(64) double a[16 * 64], b[8 * 64], block[256], sums[16 * 8];

@@ -10,8 +10,8 @@
 //   B (k x 8): row 4 p r + p t + e, column g
 //   C, D (m x 8): row g + 8 (r / 2), column 2 t + r % 2; as f16 in halves: row g + 8 r, column 2 t + e
 //
-// Decoded numbers of A are in blocks of 8 rows x `width` columns, like the registers of a fragment. The block of rows 8
-// i and columns `width` j has number j (m / 8) + i. Numbers of B are row by row, 8 per row. Sums are row by row.
+// Decoded numbers of A are in blocks of 8 rows x `width` columns, like the registers of a fragment. Block number
+// j (m / 8) + i starts at row 8 i and column `width` j. Numbers of B are row by row, 8 per row. Sums are row by row.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,8 @@ struct MatrixMultiply {
     NumberType scale = NumberType::kUe8m0;
 };
 
-// Scale factors of A or B: a register, the first byte in it, and the threads of four that hold them.
+// Scale factors of A or B: a register, the first byte in this register, and a number that selects threads of each group
+// of four threads.
 struct ScaleFactors {
     const uint32_t* factors = nullptr;
     uint32_t byte = 0;

@@ -1,10 +1,10 @@
-// Vector clocks: the order between warps in kernels with more than block barriers.
+// Vector clocks: the order between warps in kernels that synchronize not only by barriers of a whole block.
 //
 // Every warp counts its releases. `seen(w, u)` is the time of warp u up to which warp w is ordered after warp u. A
 // barrier in shared memory collects the clocks of its arrivals, and passes them to warps that observe the complete
 // phase (PTX ISA, section 8, "Memory consistency model": release and acquire patterns). Copies that a barrier counts
-// have one column per barrier. Its time is the number of phases: a warp that observes a complete phase observes its
-// copies.
+// have one column per barrier. The time in this column is a number of phases: a warp that observes a complete phase
+// also observes the copies of the phase.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace kernrec {
 
-// Merge another row. A row that is older than a barrier does not have the barrier's column.
+// Merge another row of clocks. A row is shorter if it was copied before the newest barriers got a column.
 inline void learn(Knowledge& row, const Knowledge& more) {
     if (row.size() < more.size()) row.resize(more.size());
     for (size_t i = 0; i < more.size(); i++) row[i] = std::max(row[i], more[i]);
@@ -87,9 +87,9 @@ class VectorClocks {
 
   private:
     struct Barrier {
-        uint32_t column = 0;           // column of its copies, or 0 if it has none
+        uint32_t column = 0;           // column of the copies that the barrier counts, or 0
         int32_t phase = 1;             // time of a copy that finishes now
-        Knowledge arrived, completed;  // clocks of its arrivals, and of its last complete phase
+        Knowledge arrived, completed;  // clocks of the arrivals, and of the last complete phase
     };
     std::vector<Knowledge> rows_;
     std::unordered_map<size_t, Barrier> barriers_;

@@ -25,15 +25,14 @@ void each_group(Batch& batch, const Instruction& ins, Each each) {
     });
 }
 
-// Return the index of the mark in a list that an instruction has.
 template <size_t count>
-uint32_t mark_of(const Source& ins, const char* const (&names)[count]) {
+uint32_t modifier_index(const Source& ins, const char* const (&names)[count]) {
     for (uint32_t i = 0; i < count; i++)
         if (ins.has(names[i])) return i;
     refuse();
 }
 
-// Return the row of a member mask; an immediate mask is the same for all lanes and needs none.
+// Return the row of the member mask, or no row for an immediate mask, which is the same for all lanes.
 Row members_of(Decoder& decoder, const Source& ins) {
     const bool varies = ins.operands.size() > 2 && ins.operands[2].kind == OperandKind::kRegister;
     return varies ? decoder.read(ins.operands[2], "b32") : Row{};
@@ -58,7 +57,7 @@ void shuffle(Batch& batch, const Instruction& ins) {
 
 const Registration kShuffle({"shfl"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.empty() || ins.modifiers[0] != "sync" || ins.operands.size() < 4) refuse();
-    const uint32_t mode = mark_of(ins, kShuffles);
+    const uint32_t mode = modifier_index(ins, kShuffles);
     const Operand& target = ins.operands[0];
     const bool is_pair = target.kind == OperandKind::kPair;
     const Row a = decoder.read(ins.operands[1], "b32"), b = decoder.read(ins.operands[2], "u32");
@@ -90,7 +89,7 @@ const Registration kVote({"vote"}, [](Decoder& decoder, const Source& ins) {
     bool sync = false;
     for (size_t i = 0; i < ins.modifiers.size() && i < 2; i++) sync |= ins.modifiers[i] == "sync";
     if (!sync || ins.operands.size() < 2) refuse();
-    const uint32_t mode = mark_of(ins, {"all", "any", "uni", "ballot"});
+    const uint32_t mode = modifier_index(ins, {"all", "any", "uni", "ballot"});
     const auto [flag, negated] = decoder.flag(ins.operands[1]);
     const Row members = members_of(decoder, ins), d = decoder.write(ins.operands[0], mode == 3 ? "b32" : "pred");
     Instruction& made = decoder.emit(vote, d, flag, members);

@@ -39,8 +39,8 @@ constexpr uint32_t kSectorBytes = 32, kWordBytes = 4;
 constexpr uint64_t kFineBytes = uint64_t(1) << 30;  // larger buffers are tracked by sector, not by word
 
 struct BlockWatch {
-    // Distinct sectors of each warp's loads and stores, in order: run of the piece of code, warp of the block, address
-    // / 32, and whether the access is a load.
+    // Distinct sectors of each warp's loads and stores, in order of execution. A step is the number of basic blocks
+    // that the batch ran before. Warps are numbered within the block. A sector is an address / 32. `reads` marks loads.
     std::vector<int64_t> steps, warps, sectors;
     std::vector<uint8_t> reads;
     std::vector<int64_t> atomics;  // addresses of atomic operations
