@@ -1,4 +1,4 @@
-// Arithmetic of expressions: 64-bit integers, which wrap, and reals. Every operation has a value for all operands.
+// Arithmetic of expressions on 64-bit integers, which wrap, and on reals. No operation fails: x // 0 is 0.
 #pragma once
 
 #include <cmath>

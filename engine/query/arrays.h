@@ -1,4 +1,4 @@
-// NumPy arrays as arguments, and elementary functions of the query's arithmetic.
+// NumPy arrays as function arguments, and elementary functions that compilers vectorize.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -57,8 +57,7 @@ struct Table {
     Row<T> operator[](int64_t row) const { return {data + row * row_step, columns, step}; }
 };
 
-// Like in NumPy, the result is NaN if an operand is NaN. Compilers vectorize two selections, but no "or" of
-// comparisons.
+// Like in NumPy, the result is NaN if an operand is NaN. Compilers vectorize two `?:`, but not `a < b || b != b`.
 KERNREC_INLINE double minimum(double a, double b) {
     const double least = b < a ? b : a;
     return b != b ? b : least;

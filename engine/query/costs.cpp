@@ -45,7 +45,7 @@ nb::object view(const Costs::Figures& figures, std::vector<size_t> shape) {
     return nb::cast(nb::ndarray<nb::numpy, double>(figures.get(), shape.size(), shape.data(), owner));
 }
 
-// Times of the last launch. A trained model needs those of the last kernel again.
+// The launch whose times were computed last. `Costs::fill` needs the times of the last kernel again.
 thread_local LaunchTimes launched;
 
 // Map a cost to an integer with the same order; NaN counts as infinite.

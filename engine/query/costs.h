@@ -8,16 +8,17 @@
 
 namespace kernrec::query {
 
-// Sources of the figures of one launch, for every config.
+// One launch of a kernel: expressions and arrays from which the work of each config is computed.
 class Launch {
   public:
-    // figures: expressions for the number of blocks, the tiles that they visit (None: one each), the longest block's
-    // waits, trips and depth of each loop, and the extent of each step of the grid's order (None: 1). tensors: name,
-    // expression of the elements (None: the problem provides the bytes) and bytes of an element. variant: row in the
-    // demand of every config, (configs,). performed: whether a config performs the launch, (configs,). geometry: blocks
-    // per SM, warps and prefetch of every config, (3, configs). quick: clocks of the busiest pipe and of a lone block,
-    // and joules of the core, by term, (terms, 3, configs); start_clk: overhead clocks of the quick costs. given:
-    // instead of expressions, the work of every config on the only problem, (rows, configs).
+    // figures: expressions of the number of blocks, the number of visited tiles (None: one per block), the waits of the
+    // longest block, the rows of each loop in `WorkRow`, and the extent of each step of the grid (None: 1).
+    // tensors: name, expression of the elements (None: the problem provides the bytes), bytes of an element.
+    // variant: each config's row in `demand`. performed: whether each config performs this launch.
+    // geometry: blocks per SM, warps and prefetch of each config, (3, configs).
+    // quick: quick costs, which select promising configs, (1 + loops, 3, configs): clocks of the busiest pipe, clocks
+    // of a block that is alone on an SM, joules of the core. start_clk: overhead in quick costs.
+    // given: the work of each config on the only problem, (rows, configs); replaces the expressions.
     Launch(nb::object space, nb::object access, nb::object demand, nb::object device, int64_t loops, nb::list figures,
            nb::list tensors, Array<const int64_t, 1> variant, Array<const bool, 1> performed,
            Array<const double, 2> geometry, Demand::Rates quick, double start_clk, bool counted,
@@ -84,7 +85,7 @@ struct Kernel {
     bool call;  // a call of a Triton function, whose configs differ only in code and grid
     std::vector<double>
         shapes;  // threads, resident blocks, registers and shared bytes of the first launch, (4, configs)
-    double clk_j;  // static energy per clock of a quick cost, in joules
+    double clk_j;  // joules of static energy per clock, in quick costs
     double byte_j;  // joules per byte between L2 and DRAM
 
     Kernel(nb::object space, nb::list launches, Array<const bool, 1> able, Array<const double, 1> occupancy,
@@ -105,11 +106,12 @@ class LaunchTimes {
     void compute(const Launch& launch, Problem& problem, const int64_t* rows, int64_t count);
 
   private:
-    // Return the column of an earlier config that has the variant and work of the config in column `i`, or -1. The
-    // config becomes column `next` if there is none.
+    // Return the column of an earlier config with the same variant and work as config `i`. If there is none, return -1
+    // and remember `next` as the column of config `i`.
     int64_t twin(int64_t i, int64_t variant, int64_t next, const Table<double>& work);
 
-    const Launch* launch_ = nullptr;  // of the last call, with its problem and all of its rows
+    // Arguments of the last call: launch, problem and rows.
+    const Launch* launch_ = nullptr;
     int64_t problem_ = 0;
     std::vector<int64_t> all_, rows_, variants_;
     std::vector<double> room_;
@@ -136,12 +138,12 @@ class Costs {
 
     // kernels: one tuple per kernel:
     //   (1) `Kernel`;
-    //   (2) problems, without their space;
-    //   (3) rows to estimate; None for all runnable rows;
-    //   (4) whether each row can run; None to ask the kernel;
-    //   (5) rows that are always estimated, or None;
-    //   (6) seconds, joules and DRAM costs of each problem's epilogue, (problems, 4), or None.
-    // limits: operating points or None. most: maximum configs to estimate per kernel and problem.
+    //   (2) problems: the arguments of `Problem` after `space`;
+    //   (3) configs to estimate; None for all runnable configs;
+    //   (4) whether each config can run; None to use `Kernel::able`;
+    //   (5) configs that are always estimated, or None;
+    //   (6) costs of a separate epilogue per problem, (problems, 4), or None: `NominalCosts` without the overhead.
+    // limits: operating points or None. most: maximum number of configs to estimate per kernel and problem.
     Costs(nb::list kernels, nb::handle limits, int64_t points, int64_t most);
 
     int64_t count() const { return count_; }
@@ -154,15 +156,15 @@ class Costs {
     double longest_resource(int64_t column) const { return longest_[count_ + column]; }
     // Costs at the first operating point, (7, configs); empty without a power limit.
     const double* limited() const { return limited_.data(); }
-    // Fill the input rows of `quantities` (Q, N) for candidates of a kernel. positions: candidates, counted from
-    // `first`. limited: costs under a power limit of the candidates from `first` on, (7, C).
+    // Fill the input rows of `quantities` (Q, N) for N candidates of a kernel. positions: indices of the candidates,
+    // minus `first`. limited: costs under a power limit, (7, C); column 0 is the candidate with index `first`.
     void fill(const Part& part, int64_t first, const Row<const int64_t>& positions, const Table<const double>& limited,
               const Table<double>& quantities) const;
 
     nb::object nominal_array() const;
     nb::object longest_array() const;
-    // Return, for each kernel and each problem, the start of the problem's configs, the position of the heuristic's
-    // pick (None: no config), and the number of runnable configs. Starts end with the total number.
+    // Return for each kernel (starts, picks, counts). Configs of problem i are those from starts[i] to starts[i + 1].
+    // The heuristic picks config picks[i] of these (None: no config). counts[i] is the number of runnable configs.
     nb::list kernels() const;
     nb::object rows(size_t kernel) const { return numpy(parts_.at(kernel).rows); }
     nb::object runnable(size_t kernel, size_t problem) const { return numpy(parts_.at(kernel).runnable.at(problem)); }
@@ -182,8 +184,8 @@ class Costs {
     std::vector<double> limited_;
 };
 
-// Mark `count` candidates: half of them lowest in one cost, the others lowest in another cost; mark all if there are at
-// most `count`. NaN counts as infinite; among equal candidates, mark the first.
+// Mark the `count / 2` candidates with the lowest latency and the `count / 2` with the lowest energy. Mark all if there
+// are at most `count`. NaN counts as infinite. Of equal candidates, mark the first.
 void mark_promising(const double* latency, const double* energy, int64_t size, int64_t count, uint8_t* chosen);
 
 }  // namespace kernrec::query

@@ -25,7 +25,7 @@ namespace {
 struct Moved {
     const Access& access;
     double l2_bytes;
-    std::vector<double> room;  // lanes of the extents of the steps, then of the sizes of the tensors
+    std::vector<double> room;  // `kLanes` extents of each step, then `kLanes` sizes of each tensor
     Lanes concurrent, blocks, total;
 
     double* lanes(int64_t row) { return room.data() + row * kLanes; }

@@ -7,7 +7,7 @@ using namespace features;
 
 namespace {
 
-// The GPU's figures from `plan_of`: the rows from `kOne` on, then its peak FLOP/s and its bandwidth.
+// Indices in `gpu_`, which holds the constant quantities from `kOne` on, then peak FLOP/s and bandwidth.
 constexpr int64_t kConstants = kSomeFlops - kOne, kPeakFlops = kConstants, kBandwidth = kConstants + 1;
 constexpr int64_t kTimesBusy = 3, kTimesWait = 4, kTimesL2 = 5;  // rows of `LaunchTime.rows`
 constexpr double kLeast = 1e-30;  // replaces 0 as a divisor

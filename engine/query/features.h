@@ -66,7 +66,7 @@ namespace kernrec::query {
 // Computes the features of a model that are ratios of two quantities.
 class FeaturePlan {
   public:
-    // ratios: numerator, denominator, place, whether bounded, whether a logarithm, (R, 5).
+    // ratios: fields of `Ratio`, (R, 5). `place` is the feature's column. `bounded` limits the ratio to 1e-6 .. 1e6.
     FeaturePlan(Array<const double, 1> gpu, Array<const int64_t, 2> ratios);
     // Fill the plan's columns of `features` (C, F) from the inputs in `quantities` (Q, C), and compute the other rows
     // of `quantities`.
@@ -100,7 +100,8 @@ class Extent {
     int64_t groups_ = 0;
 };
 
-// Fill `seconds` (C,) with the minimum time of candidates: compulsory bytes, or arithmetic at the reduced clock.
+// Fill `seconds` (C,) with lower bounds on the times of candidates. A candidate must move its compulsory bytes, and run
+// its arithmetic at the clock that its power limit allows.
 void least_seconds(const Table<const double>& quantities, double bandwidth, double boost_hz,
                    const Row<double>& seconds);
 

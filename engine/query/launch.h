@@ -5,8 +5,8 @@
 
 namespace kernrec::query {
 
-// Rows of a demand (kernrec/model/analytical/demand.py): clocks of each pipe, then other quantities. The last pipes,
-// shared memory and L1, are also included in the row of their port.
+// Rows of a demand (kernrec/model/analytical/demand.py): clocks of each pipe, then other quantities. The last two pipes
+// are shared memory and L1. Both use one port, and the row `kPort` counts its clocks.
 enum Quantity : int64_t {
     kF64 = 4,
     kShared = 7,
@@ -46,9 +46,9 @@ constexpr double kLaunchS = 2.5e-6;
 // Additional overhead of the first launch of an op: an idle stream, a cold instruction cache and cold address
 // translation (fitted to the smallest shapes of the anchor matmul_f16_rtx3090.csv, timed launch by launch).
 constexpr double kStartS = 2.5e-6;
-// Clocks that the last warp loses at a block-wide barrier beyond its own instructions, and SM clocks per arriving warp.
-// Zhang et al., "A Study of Single and Multi-device Synchronization Methods in Nvidia GPUs" (arXiv 2004.05371), V100:
-// 22 cycles, 0.475 warps per cycle.
+// Cost of a block-wide barrier, without its instructions: clocks lost by the last warp, and SM clocks per arriving
+// warp. Zhang et al., "A Study of Single and Multi-device Synchronization Methods in Nvidia GPUs" (arXiv 2004.05371),
+// V100: 22 cycles, 0.475 warps per cycle.
 constexpr double kBarrierClk = 22.0, kBarrierWarpClk = 2.1;
 constexpr double kSchedulers = 4.0;  // per SM, for all GPUs of the catalog
 // Exponent p of the smooth maximum of overlapping parts, `(core_s**p + memory_s**p)**(1/p)`: two equal parts take
@@ -65,7 +65,8 @@ struct Device {
     double core_time, dram_time;  // calibration factors for times of the core's clock domain, and of DRAM
 };
 
-// Demand of a launch's variants, (variants, terms, quantities); the last quantity exists only if `stretched`.
+// Demand of a launch's variants, (variants, terms, quantities). A block has term 0, each loop trip has another term.
+// Only a `stretched` demand has the quantity `kInTurn`.
 struct Demand {
     using Rates = nb::ndarray<const double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
@@ -81,7 +82,7 @@ struct Demand {
     Rates kept_;  // keeps Python's array alive
 };
 
-// Tensors that a launch reads and writes, and the steps of its grid's order that select their tiles.
+// Tensors that a launch reads and writes. For each read tensor, `axes` marks the grid's steps that change its tile.
 struct Access {
     std::vector<int64_t> reads, writes;
     std::vector<uint8_t> axes;     // whether a step selects a read tensor's tiles, (reads, steps)
@@ -107,9 +108,9 @@ namespace costs {
 // Rows of `LimitedCosts.costs` (kernrec/model/analytical/launch_costs.py).
 enum CostRow : int64_t { kLatencyS, kPowerW, kEnergyJ, kClockHz, kStaticJ, kClockedJ, kRegime, kCostRows };
 constexpr double kCapped = 3.0;  // value of the row `kRegime`: the power limit lowers the clock
-// Maximum fraction of its power limit that a GPU is assumed to draw while its clock pauses (an estimate): a GPU that
-// waits long also lowers its memory clock. Few GPUs need this bound: an RTX 3090 accepts 100 W, although board and
-// memory alone draw 104 W at full memory clock.
+// Maximum power of a GPU while the power limit stops its clock, as a fraction of this limit (an estimate). During long
+// stops, a GPU also lowers its memory clock. This bound matters only for very low limits: an RTX 3090 accepts 100 W,
+// but its board and memory draw 104 W at the full memory clock.
 constexpr double kResting = 0.75;
 
 }  // namespace costs
@@ -118,7 +119,7 @@ constexpr double kResting = 0.75;
 // (5, N) has one row per field of `NominalCosts`, and one column per launch.
 std::vector<double> limited_costs(nb::handle limits, const Table<const double>& launches, int64_t points);
 
-// Return the clocks of a round in which K = busy / own users take turns at the pipes, and wait in between.
+// Return the clocks of a round: each of K users takes the pipes for `own` clocks, then waits for `wait`. busy: K * own.
 double round_clk(double own, double wait, double busy);
 
 KERNREC_INLINE double overlap_root(double value) { return fourth_root(value); }

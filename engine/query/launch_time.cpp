@@ -5,16 +5,15 @@
 
 namespace kernrec::query {
 
-// Return the clocks of a round: K = busy / own users take turns at the pipes, for `own` clocks each, and wait in
-// between.
+// Return the clocks of a round: each of K users takes the pipes for `own` clocks, then waits for `wait`. busy: K * own.
 //
 // By mean value analysis, an arriving user finds (K - 1) / K of the total queue. On average, half of the current
 // service remains, because each service takes the same time:
 //
 //     response = own (1 + (K - 1) / K (queue - use / 2)),   queue = K response / round,   use = K own / round
 //
-// With round = response + wait, this is a quadratic equation. A round is never shorter than `busy`, nor than own +
-// wait, which it equals for K = 1 (Lazowska et al., chapter 6, approximate mean value analysis; Reiser, "A Queueing
+// With round = response + wait, this is a quadratic equation. A round takes at least `busy` and at least own + wait.
+// For K = 1, it takes own + wait (Lazowska et al., chapter 6, approximate mean value analysis; Reiser, "A Queueing
 // Network Analysis of Computer Communication Networks with Window Flow Control", 1979, for the remaining service).
 KERNREC_INLINE double turns_clk(double own, double wait, double busy) {
     const double longer = busy - wait - own;
@@ -26,14 +25,14 @@ double round_clk(double own, double wait, double busy) { return turns_clk(own, w
 namespace {
 
 // Fraction of the arithmetic between matmuls of warpgroups (such as attention's softmax) that other matmuls never hide.
-// In the first tile of a block, nothing is hidden. Fitted to published figures of FlashAttention-3 (arXiv 2407.08608,
-// figure 5) and its recordings on an H200, at head sizes 64, 128 and 256. With the rule for warp-level instructions
-// (the total time of one warp), narrow heads would be 1.2 to 1.5 times too fast.
+// In the first tile of a block, matmuls hide nothing. Fitted to FlashAttention-3 at head sizes 64, 128 and 256:
+// published figures (arXiv 2407.08608, figure 5) and recordings on an H200. The rule for matmuls of single warps would
+// predict 1.2 to 1.5 times too much speed for narrow heads.
 constexpr double kGroupsShare = 0.5;
 // Clocks to start a block, compute addresses and drain the last stores, for kernels that prefetch (fitted to the anchor
 // conv2d_f32_ansor.csv).
 constexpr double kBlockClk = 900.0;
-// Clocks to start a block and to replace it by the next, for kernels with counted memory waits.
+// Clocks to start a block and to replace it by the next, for kernels that do not prefetch.
 constexpr double kStartClk = 300.0;
 
 KERNREC_INLINE double eighth_power(double value) {
@@ -42,11 +41,12 @@ KERNREC_INLINE double eighth_power(double value) {
 }
 KERNREC_INLINE double eighth_root(double value) { return std::sqrt(fourth_root(value)); }
 
-// Return the clocks for which `blocks` blocks occupy an SM's pipes. An uneven number of warps per scheduler costs time.
+// Return the clocks for which `blocks` blocks occupy an SM's pipes.
 //
-// A pipe that all schedulers share, such as two f64 lanes, is an exception (`shared_f64` is its time, or 0): recorded
-// hotspot on an RTX A4000 takes 20 clocks per f64 instruction, for any number of warps. `by_scheduler` is the time of a
-// block in all other pipes.
+// Each scheduler has its own pipes, so an uneven number of warps per scheduler costs time. On GPUs with few f64 lanes,
+// all schedulers share the f64 pipe, and only the other pipes cost this time. For instance, the kernel `hotspot` takes
+// 20 clocks per f64 instruction on an RTX A4000, for any number of warps. shared_f64: time in a shared f64 pipe, or 0.
+// by_scheduler: time of a block in the other pipes.
 KERNREC_INLINE double occupied_clk(double blocks, double block_clk, double by_scheduler, double shared_f64,
                                    double warps) {
     const double resident = blocks * warps;
@@ -56,9 +56,9 @@ KERNREC_INLINE double occupied_clk(double blocks, double block_clk, double by_sc
 
 // Return the clocks that a block alone on an SM waits for DRAM beyond its load latency.
 //
-// The block is idle during its loads. So its time is the sum of `alone` and the longer of two waits: the load latency
-// `waited`, and `dram_clk`, the DRAM time of its bytes at the SM's share of bandwidth. The smooth maximum with DRAM,
-// which comes last, must equal this sum.
+// The block is idle during its loads. So its time is `alone` plus the longer of two waits. `waited` is the load
+// latency. `dram_clk` is the time to load the block's bytes at the SM's share of the DRAM bandwidth. Later, the block's
+// time and its DRAM time are combined by a smooth maximum, and the result must be this sum.
 KERNREC_INLINE double exposed_clk(double alone, double waited, double dram_clk) {
     const double total = alone + maximum(waited, dram_clk);
     const double rest = maximum(1.0 - overlap_power(dram_clk / total), 0.0);
@@ -75,8 +75,8 @@ KERNREC_INLINE double smooth_maximum(double a, double b) {
 struct Block {
     Lanes work[kLoops];             // rows of `WorkRow`
     Lanes total[kQuantityCount];    // quantities of the whole grid
-    Lanes trips, longer;            // trips of an average block, and of the longest block beyond these
-    Lanes longer_clk, first_clk;    // clocks of these trips, and of the first tile's arithmetic between matmuls
+    Lanes trips, longer;            // trips of an average block, and additional trips of the longest block
+    Lanes longer_clk, first_clk;    // clocks of the additional trips; of the first tile's arithmetic between matmuls
     Lanes each, barriers, peak, shares, block_clk, by_scheduler, shared_f64;
     Lanes own_clk, alone, wait, dram_s, full, uneven, least, least_rest, together_share, sm_clk, in_turn_s, most;
     Lanes pipe_clk[kPipes], times[kTimes];
@@ -120,7 +120,7 @@ KERNREC_INLINE void Block::add_loops(const Demand& demand, int64_t loops, int64_
 KERNREC_INLINE void Block::combine_pipes(const Device& device) {
     for (int64_t q = 0; q < kPipes; q++)
         for (int64_t i = 0; i < kLanes; i++) pipe_clk[q][i] = total[q][i] * each[i];
-    // The port is the row after the pipes of shared memory, whose clocks it includes.
+    // Replace the pipes of shared memory and L1 by their common port.
     const auto clk = [&](int64_t q, int64_t i) { return total[q < kShared ? q : int64_t(kPort)][i] * each[i]; };
     for (int64_t i = 0; i < kLanes; i++) peak[i] = clk(0, i), shares[i] = 0.0;
     for (int64_t q = 1; q <= kShared; q++)
@@ -158,8 +158,8 @@ KERNREC_INLINE void Block::share_pipes(const Device& device) {
         const double start_clk = none_ahead ? kStartClk : memory_clk + kBlockClk;
         wait[i] = alone_clk - own + late + start_clk;
         dram_s[i] = work[kDramBytes][i] * work[kDramSlowdown][i] * dram_byte_s;
-        // In a round, an SM finishes `concurrent` blocks. It takes the pipe time of one block, plus the longer of that
-        // block's waits and the other blocks' pipe time.
+        // In a round, an SM runs `together` blocks. While a block waits, other blocks use the pipes. So a round takes
+        // the pipe time of one block, plus the longer of the waits of this block and the pipe time of the others.
         const double per_sm = std::ceil(work[kBlocks][i] / sms);
         const double together = minimum(work[kConcurrent][i], per_sm);
         full[i] = std::floor(per_sm / together);
@@ -223,7 +223,7 @@ KERNREC_INLINE void Block::finish(const Device& device) {
             times[kResource][i] = pipe_clk[q][i] > most[i] ? double(q) : times[kResource][i];
             most[i] = maximum(most[i], pipe_clk[q][i]);
         }
-    // Together, the pipes are busy as long as the busiest pipe.
+    // The pipes count with the time for which any pipe is busy.
     for (int64_t i = 0; i < kLanes; i++) most[i] = most[i] > 0.0 ? times[kBusy][i] : 0.0;
     constexpr int64_t kOthers[] = {kLatency, kL2Time, kDramTime};
     for (int64_t other = 0; other < 3; other++)
@@ -236,7 +236,7 @@ KERNREC_INLINE void Block::finish(const Device& device) {
         times[kResource][i] = most[i] < kStartS + kLaunchS ? double(kPipes + 3) : times[kResource][i];
 }
 
-// Fill a block with the launches in some columns of `work` and `variants`, and compute their times.
+// Load `kLanes` launches, from column `first` of `work` on, and compute their times.
 KERNREC_INLINE void compute_inline(Block& block, const Demand& demand, const Device& device, int64_t loops,
                                    const Row<const int64_t>& variants, const Table<const double>& work, int64_t first) {
     for (int64_t i = 0; i < kLanes; i++) {

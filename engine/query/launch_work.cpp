@@ -87,7 +87,7 @@ void Launch::fill_work(const Figures& figures, const std::vector<int64_t>& rows,
         return;
     }
     const auto fill = [&](size_t figure, double* out) { figures.readers[figure]->fill(rows.data(), count, out); };
-    // Rows of `room`: visited tiles, concurrent blocks of the GPU, extents and sizes.
+    // Rows of `room`: visited tiles, concurrent blocks of the GPU, extents of the grid's steps, sizes of the tensors.
     std::vector<double> room(size_t((2 + access_.steps + tensors) * count), 1.0);
     double *const visits = room.data(), *const together = visits + count, *next = together + count;
     double *const blocks = &work(kBlocks, 0), *const rounds = &work(kWaitRounds, 0);

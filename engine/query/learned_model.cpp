@@ -84,7 +84,7 @@ LearnedModel::Prediction LearnedModel::predict(const Table<double>& quantities,
         for (size_t i = 0; i < count; i++) {
             double ratio = sums[i];
             if (layer.different_gpu) {
-                ratio *= std::exp(-result.distance[i]);  // Trees for unmeasured GPUs count less with distance.
+                ratio *= std::exp(-result.distance[i]);  // less weight far from the training data
                 if (bounded_) ratio = bounded(ratio, least[i]);
             }
             result.latency_log[i] += ratio;

@@ -16,18 +16,18 @@ class LearnedModel {
         std::vector<float> features;
     };
 
-    // layers: for each model its plan, the features of each config that depend on tunables (configs, F), its extent,
-    // and its trees: of latency and power (None: not learned), or of differences on an unmeasured GPU and None.
-    // different_gpu: for each model, whether its trees are for unmeasured GPUs. bounded: whether a correction by such
-    // trees is limited by physics, at this DRAM bandwidth and boost clock. row_kinds: kind of rows of each config.
-    // half_widths: of the intervals of latency and energy, by kind of rows, (kinds, 2).
+    // layers: one tuple per model: `FeaturePlan`, features of each config that depend on tunables, `Extent`, trees of
+    // the latency, trees of the power (None: not learned).
+    // different_gpu: whether each model's trees are for GPUs without measurements.
+    // bounded: whether the physical limits `bandwidth` and `boost_hz` bound the corrections by trees for such GPUs.
+    // row_kinds: kind of rows of each config. half_widths: of the intervals of latency and energy, (kinds, 2).
     LearnedModel(nb::list layers, std::vector<bool> different_gpu, bool bounded, double bandwidth, double boost_hz,
                  double source, double widest, std::vector<int64_t> row_kinds, Array<const double, 2> half_widths);
 
     // Predict the corrections of configs from the inputs in `quantities` (Q, N).
     Prediction predict(const Table<double>& quantities, const std::vector<int64_t>& configs) const;
-    // Return the logarithmic half-width of an interval (0: of latency, 1: of energy) at a distance from the training
-    // data: far from it, the errors of both models add up (kernrec/model/learn/conformal.py).
+    // Return the logarithmic half-width of an interval. quantity: 0 for latency, 1 for energy. Far from the training
+    // data, the interval also covers the analytical model's error (kernrec/model/learn/conformal.py).
     double half_width(int64_t row_kind, size_t quantity, double distance) const;
 
     int64_t features() const { return layers_.back().of_space.columns; }

@@ -1,8 +1,8 @@
-// Makes a backend never take longer for n items than for n + 1, because it can pad rows, images or sequences.
+// Limits predicted times so that n items never take longer than n + 1. A backend can always pad its input.
 //
 // Trees are not monotonic: they may predict less time for more rows. So they are only evaluated at item counts that
-// recordings usually contain (`chosen`). The time at such a count is the minimum of its own and of larger counts'
-// predictions. Between two counts, the monotonic bound interpolates.
+// recordings usually contain (`chosen`). The time at such a count is the minimum of the predictions at this count and
+// at larger counts. Between two counts, a monotonic bound interpolates.
 //
 // This minimum considers all larger counts up to the next point of a coarse grid, and then only points of the grid.
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 // The coarse grid has all powers of two. From `kFirstHalf` to `kLastHalf`, it also has 1.5 times each power.
 constexpr int64_t kFirstHalf = 256, kLastHalf = 1024;
-constexpr size_t kAhead = 4;          // minimum number of grid points beyond the next point that bound a time
+constexpr size_t kAhead = 4;          // minimum number of grid points after the next grid point to evaluate
 constexpr int64_t kEvery = 17;        // recordings contain all item counts up to this one
 // Beyond `kEvery`, recordings contain p, 1.25 p, 1.5 p and 1.75 p for powers of two p, and each of these plus 1. Steps
 // are at least `kLeastQuarter`.
@@ -99,9 +99,9 @@ struct Points {
 // N problems of an op, each followed by its points.
 class MoreItems {
   public:
-    // sizes: (N, D). alone, together: dimension that counts the items if the problem's first size is 1, or if it is
-    // larger; -1 if there is none. farthest: largest grid point. It is the same for all item counts, because a count
-    // with further points could seem faster.
+    // sizes: (N, D). alone: dimension that counts the items if the first size is 1; -1 if there is none. together: the
+    // same for a larger first size. farthest: largest grid point to evaluate. It must not depend on the item count:
+    // every further point can lower the predicted time.
     MoreItems(Array<const double, 2> sizes_of, int64_t alone, int64_t together, int64_t farthest) {
         const Table<const double> sizes(sizes_of);
         columns_ = sizes.columns;
@@ -129,8 +129,8 @@ class MoreItems {
     }
     nb::object starts() const { return numpy(starts_); }
 
-    // Fill the seconds of the problems (S, N). Of the problems and their points, table, base, bounds and least are the
-    // features (F, P), the times to correct (S, P), the bounds that are monotonic (P,) and the minimum (P,).
+    // Fill the seconds of N problems, (S, N). The inputs have P columns: each problem is followed by its points. table:
+    // features, (F, P). base: times to correct, (S, P). bounds: monotonic bounds, (P,). least: minimum times, (P,).
     void fill(const TreeReader& reader, Array<const double, 2> table, Array<const double, 2> base,
               Array<const double, 1> bounds_of, Array<const double, 1> least, Array<double, 2> filled) const {
         const std::vector<double> bounds = copied(Row<const double>(bounds_of));
@@ -142,7 +142,7 @@ class MoreItems {
         const TreeReader::Inputs inputs{table, base, least, kInfinity, std::nullopt};
         std::vector<double> room(size_t(seconds.rows * count));
         const Table<double> at_points(room.data(), seconds.rows, count, count, 1);
-        // Far points only limit the time from above, so trees may stop if a point is slower than the last near one.
+        // A far point can only lower the time, so trees stop as soon as a point is slower than the last near point.
         std::vector<TreeReader::Cell> near, far;
         const auto each = [&](auto apply) {
             for (size_t i = 0; i < starts_.size(); i++)

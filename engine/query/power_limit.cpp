@@ -11,9 +11,9 @@ using namespace costs;
 
 namespace {
 
-// Other values of the row `kRegime`: what bounds a launch.
+// Values of the row `kRegime` besides `kCapped`: the resource that limits the speed of a launch.
 constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0;
-// Number of parts into which a search round for a clock divides the remaining range, and number of rounds.
+// The search for a clock takes `kRounds` rounds. Each round divides the remaining range into `kParts` parts.
 constexpr int64_t kParts = 4, kRounds = 5;
 // Clocks per table, `kParts**kRounds`: 1/1024 of the range is finer than the 15 MHz steps of real GPUs.
 constexpr int64_t kClocks = 1024;
@@ -23,13 +23,13 @@ class PowerLimits {
   public:
     // limits_w: (P, N), or (P, 1) if all launches have the same limits.
     //
-    // highest: values at the highest clock of each point, (4, P): clock over the boost clock, power of board and
-    // leakage (W), power of the clock tree at nominal voltage (W), square of the core voltage over that at the boost
-    // clock. highest_hz: this clock, (P,). first: index of each point's first clock in the tables, (P,).
+    // highest: values at the highest clock of each point, (4, P): clock / boost clock, power of board and leakage (W),
+    // power of the clock tree at nominal voltage (W), (core voltage / core voltage at the boost clock)^2.
+    // highest_hz: highest clock of each point, (P,). first: column of each point's lowest clock in the tables, (P,).
     //
-    // table: rows of `highest` at lower clocks, (4, clocks). table_hz: these clocks, ascending from each of `first`,
-    // (clocks,). search: boost clock over the clock to the power of `kOverlap`, power without events (W), square of the
-    // core voltage over that at the boost clock, (3, clocks).
+    // table: the same values as `highest` at `kClocks` lower clocks per point, (4, clocks). table_hz: these clocks,
+    // ascending for each point, (clocks,). search: (boost clock / clock)^kOverlap, power without events (W), (core
+    // voltage / core voltage at the boost clock)^2, (3, clocks).
     PowerLimits(Array<const double, 2> limits_w, Array<const double, 2> highest, Array<const double, 1> highest_hz,
                 Array<const int64_t, 1> first, Array<const double, 2> table, Array<const double, 1> table_hz,
                 Array<const double, 2> search)
@@ -164,8 +164,8 @@ class PowerLimits {
             for (int64_t trial = 1; trial < kParts; trial++)
                 for (int64_t i = 0; i < kLanes; i++) {
                     const int64_t tried = block.clocks[i] + trial * step;
-                    // The events keep within the limit if the launch takes long enough; this test needs no root and
-                    // no division. Without spare power, no launch does.
+                    // A clock fits if the launch takes long enough to spread the energy of its events. This test needs
+                    // no root and no division. No clock fits if the power without events exceeds the limit.
                     const double spare_w = block.limit_w[i] - idle_w[tried];
                     const double beyond_j = maximum(voltage[tried] * core_j[i] + dram_j[i] - fixed_s[i] * spare_w, 0.0);
                     const double overlapped = faster[tried] * core[i] + block.dram[i];

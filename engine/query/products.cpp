@@ -7,8 +7,9 @@ namespace kernrec::query {
 namespace {
 
 enum Size : int64_t { kBatch, kM, kN, kK, kSizes };
-// Seconds of math, DRAM and L2 at data-sheet rates, and of the launch; the bound; the GPU's work only; seconds of DRAM
-// and L2 at a library's rates, and of the best tile; bytes.
+// kFlopsS to kLaunchS: seconds of math, DRAM and L2 at data-sheet rates, and of the launch. kTotalS: bound on the time.
+// kWorkS: bound without the launch. kMemoryS: seconds of DRAM and L2 at a library's rates. kTilesS: seconds of the best
+// tile. kMoved to kResult: bytes.
 enum Work : int64_t {
     kFlopsS,
     kDramS,
@@ -23,9 +24,9 @@ enum Work : int64_t {
     kResult,
     kWorkRows,
 };
-// Rows of tiles. `kSplit` is the number of parts of a split reduction. With tensor cores: FLOP/s of a tile, bytes and
-// FLOPs per element of its depth, and 1 if parts are joined. Otherwise: maximum concurrent tiles per SM, and their
-// fraction of the rate.
+// Rows of tiles. kSplit: number of parts of a split reduction. kRate: FLOP/s. kReadBytes, kTileFlops: bytes and FLOPs
+// of a tile per element of k. kJoined: 1 if another kernel adds the parts, or else 0. kFew: maximum number of
+// concurrent tiles per SM. kShare: fraction of the peak rate that these tiles reach.
 enum TensorTile : int64_t { kRows, kColumns, kSplit, kRate, kReadBytes, kTileFlops, kJoined, kTensorRows };
 enum SimtTile : int64_t { kFew = 3, kShare, kSimtRows };
 // First rows of features. Rows before `kFull` are logarithms.
@@ -48,15 +49,15 @@ enum Figure : int64_t {
 // Number of tiles whose waves are features, indices of the two square tiles, number of tiles whose time is a feature.
 constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
 constexpr double kLeastSplit = 256.0;  // minimum elements of a part in a split reduction
-constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replaces 0 in logarithms (attention without a window)
-constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest power of two that counts in sizes, and in m
+constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replace 0 in logarithms
+constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest alignments of sizes and of rows
 // Largest power of two that counts in the length of a stored row: 16 elements fill a load of 16 bytes.
 constexpr int64_t kMostStored = 16;
 constexpr double kFullWarps = 16.0;       // warps per SM that reach the full rate
 constexpr double kFewWarps = 0.3;         // fewer warps reach (warps / `kFullWarps`) to this power
 constexpr double kReread = 0.5;           // fraction of operands beyond L2 that every tile reads again
 constexpr double kOverlap = 3.4;          // exponent of the smooth maximum of math and memory without tensor cores
-// Slowdown of DRAM if rows of the second operand are k apart: this factor, times (k / length) to this power.
+// Slowdown of DRAM if rows of the second operand are k elements apart: kStrided + (k / strided_k)^kStridedPower.
 constexpr double kStrided = 1.86, kStridedPower = 0.54;
 // Calls that are timed one at a time reach the sustained clock only if they are long compared with the pause between
 // two calls.
@@ -220,7 +221,7 @@ struct Products {
                 const double rate = peak_flops * (tile(kShare, t) * reached);
                 return per_sm * 2.0 * rows * across * depth * sms / rate + std::ceil(per_sm / resident) * fill_s;
             };
-            // Its whole time is at least as long. Powers take most of the time, so compute few.
+            // Skip a tile if its lower bound is not faster than the best tile: computing `std::pow` is slow.
             if (t >= kTimed && math_seconds(1.0) >= best_s) continue;
             const double math_s = math_seconds(filled < 1.0 ? std::pow(filled, kFewWarps) : 1.0);
             const double read = launched * (rows + across) * element_bytes * depth;

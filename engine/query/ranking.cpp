@@ -1,5 +1,5 @@
-// Corrects the analytical model's costs: by trained models, by measurements, by the laws of physics, and beside
-// recorded times. kernrec/recommender/rank.py describes the steps.
+// Corrects the analytical model's costs by trained models, measurements, laws of physics, and recorded times of other
+// kernels. kernrec/recommender/rank.py describes the steps.
 #include "ranking.h"
 
 #include <algorithm>
@@ -19,12 +19,12 @@ constexpr int64_t kAnalytical[] = {costs::kLatencyS, costs::kEnergyJ, costs::kPo
 // A predicted time that is below the bound by more than this factor is rejected instead of corrected.
 constexpr double kRefused = 2.0;
 constexpr double kWorthNoting = 1.05;  // a note reports times that were raised by more than this factor
-// Standard deviations added to the expected cost of an unmeasured kernel when it is compared with a measured kernel. It
-// ranks first if it is faster with a probability of 90 %.
+// Standard deviations added to the expected cost of an unmeasured kernel when it is compared with a measured kernel.
+// The unmeasured kernel ranks first only if it is faster with a probability of 90 %.
 constexpr double kCertain = 1.28;
 // Standard deviation of log(time of a kernel / time of the best backend) for kernels of independent authors. It is
-// estimated from Triton's best kernel and cuBLAS, on problems where Triton is faster (A100 .07 in bf16 and TF32, .08 in
-// f32, .24 in f16 with its odd sizes; H100 .05 to .18; RTX 3090 .07 to .11).
+// estimated from Triton's best kernel and cuBLAS, on problems where Triton is faster (A100: .07 in bf16 and TF32, .08
+// in f32, .24 in f16, where recorded sizes are odd; H100: .05 to .18; RTX 3090: .07 to .11).
 constexpr double kAmongKernels = 0.10;
 
 double median(std::vector<double> values) {
@@ -69,8 +69,8 @@ Reference fastest_reference(const std::vector<Reference>& references) {
     const Reference* first = alike[0];
     for (const Reference* each : alike)
         if (each->latency_s < first->latency_s) first = each;
-    // Average nearly equal times, with more weight on more certain times. So a lead does not change when
-    // another reference becomes the fastest by a little.
+    // Average times that are nearly equal, with more weight on more certain times. Otherwise a kernel's lead would
+    // jump when the order of two nearly equal references changes.
     std::vector<double> lags, weights;
     double total = 0.0, lag = 0.0, variance = 0.0;
     for (const Reference* each : alike) {
@@ -140,7 +140,7 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
     for (size_t number = 0; number < kernels_.size(); number++) {
         Kernel& kernel = kernels_[number];
         if (kernel.part->rows.empty() || (kernel.model == nullptr && kernel.most_measured == 0)) continue;
-        // Without violations, the costs before the corrections are those of the analytical model.
+        // Keep the costs before the corrections if `enforce` changed costs of the analytical model.
         std::vector<double> before;
         std::vector<int32_t> kinds_before;
         if (std::any_of(violations_.begin(), violations_.end(), [](const Violations& each) { return each.any; }))
@@ -238,9 +238,9 @@ void Ranking::score(Kernel& kernel) {
     set_factors(kernel);
 }
 
-// Set the factors on latency, energy and power of all candidates. Candidates that the model did not evaluate use the
-// median factor of their problem. A model without measured power does not change the power: energy is then the
-// analytical model's power times the learned time.
+// Set the model's correction factors on latency, energy and power of all candidates. Candidates that the model did not
+// evaluate get the median factor of their problem. A model without trees of the power keeps the power, so the factor on
+// energy is the factor on latency.
 void Ranking::set_factors(Kernel& kernel) {
     const std::vector<int64_t>& starts = kernel.part->starts;
     const auto factor = [&](const std::vector<double>& logs) {
@@ -354,9 +354,9 @@ void Ranking::correct(Kernel& kernel) {
     }
 }
 
-// Apply measurements to a kernel's costs with a function in Python: it receives the number of the kernel, values
-// (3, points, N), kinds of candidates (2, points, N), figures of kinds (2, 4, K), the scored positions and their
-// features. It returns new values, kinds and figures.
+// Apply measurements to a kernel's costs with a Python function. Its arguments are the number of the kernel, `values_`
+// (3, points, N), `kind_` (2, points, N), `kinds_` (2, 4, K), the candidates that the model evaluated, and their
+// features. The function returns new values, kinds of the candidates, and figures of the kinds.
 void Ranking::measure(Kernel& kernel, size_t number, const nb::object& function) {
     const int64_t first = kernel.part->first;
     const size_t size = kernel.part->rows.size(), points = size_t(points_);
@@ -398,8 +398,8 @@ void Ranking::measure(Kernel& kernel, size_t number, const nb::object& function)
 // Make the costs of candidates of one problem obey the laws of physics.
 //
 // A small violation is corrected: the time is raised to the bound at the predicted power, or the launch is slowed to
-// its power limit. A large one is rejected: the costs `before` replace it, or it becomes infinite if there are none.
-// Measured candidates do not change. kernel: the kernel of the candidates, if they have costs `before`.
+// its power limit. After a large violation, the costs from before the corrections return, or the costs become infinite.
+// Measured candidates do not change. kernel: kernel of the candidates; null for costs of the analytical model.
 Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const Kernel* kernel,
                             const std::vector<double>* before, const std::vector<int32_t>* kinds_before) {
     const double least_s = figures_(problem, kLeastS), roof_clk = figures_(problem, kRoofClk);
@@ -409,7 +409,7 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
         return energy <= latency * limits_w_[size_t(point)] && energy > 0.0 && latency >= least_s &&
                latency * limited(costs::kClockHz, point, place) >= roof_clk;
     };
-    // The analytical model has equal launches at every point and already keeps the limits, so check one point.
+    // The analytical model already keeps power limits, and its time bounds hold at all points, so check one point.
     bool all = true;
     for (int64_t point = 0; point < (kernel == nullptr ? 1 : points_) && all; point++)
         each_estimated(point, first, end, [&](int64_t place) { all = all && lawful(point, place); });
@@ -446,7 +446,7 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
                     kind_at(quantity, changed) = before->empty() ? kAnalyticalKind : (*kinds_before)[index(quantity)];
             }
             const double raised = maximum(bound_s / latency, 1.0), limit_w = limits_w_[size_t(point)];
-            // At the default limit, models learn times, so only a power above the limit is wrong.
+            // At the default limit, only the power is wrong: recorded times already include the effect of the limit.
             const double drawn_w = energy / latency;
             const bool over = drawn_w > limit_w;
             double slower = 1.0, share = 1.0;
@@ -464,9 +464,9 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
     return result;
 }
 
-// Shrink the lead of a problem's kernels over the recorded times: the fastest baseline, and the Triton kernels that a
-// model learned on this GPU. Kernels with measurements are already on the measured scale. Times are compared at the
-// default power limit and clock, so a config's cost does not depend on how its operating point was requested.
+// Shrink the lead of unmeasured kernels over the recorded times of a problem: the fastest baseline, and the Triton
+// kernels that a model learned on this GPU. Compare times at the default power limit and clock, so that a config's cost
+// does not depend on the other operating points of the query.
 void Ranking::compare_with_references(int64_t problem) {
     struct Unchecked {
         Kernel* kernel;
@@ -515,8 +515,8 @@ void Ranking::compare_with_references(int64_t problem) {
 }
 
 // Raise the times and energies of an unmeasured kernel. One factor raises all configs, because they share most of the
-// error. The lower ends of the intervals follow from the reference time; the upper ends never decrease. The part of the
-// error that belongs to a config is at most its usual fraction of the interval.
+// error. The new intervals are as wide as the deviation of `shrinkage`, but their upper ends never decrease. A config's
+// own error is at most the fraction `kOwnShare` of the variance.
 void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage) {
     const double factor = std::exp(shrinkage.lead * (1.0 - shrinkage.share));
     const double wide = std::exp(kDeviations * shrinkage.deviation);
@@ -560,8 +560,8 @@ void Ranking::set_risk(Kernel& kernel, int64_t problem) {
         }
         double own =
             minimum(std::log(of[EstimateKind::kAbove] * of[EstimateKind::kBelow]) / (2.0 * kDeviations), deviation);
-        // The analytical model's interval covers one kernel. Compared with kernels of other authors, their differences
-        // add to its error.
+        // The interval of the analytical model covers errors within one kernel. In a comparison with kernels of other
+        // authors, the differences between kernels add to the error.
         if (!is_measured && of[EstimateKind::kSource] == kPredicted) own = deviation;
         risk = std::exp(kCertain * own);
     }

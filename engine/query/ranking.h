@@ -1,4 +1,4 @@
-// Costs of candidates after models, measurements, laws of physics and recorded times, and the answers that they give.
+// Costs of candidates, corrected by models, measurements, laws of physics and recorded times, and their selection.
 #pragma once
 
 #include "costs.h"
@@ -7,9 +7,8 @@
 
 namespace kernrec::query {
 
-// Interval and source of the estimates of one kind, for latency and energy: factor from the lower end of the 90 %
-// interval to the value, factor from the value to the upper end, source, and logarithmic half-width of the interval of
-// a config's own error.
+// Interval and source of estimates of one kind, for latency and energy. The 90 % interval goes from value / kBelow to
+// value * kAbove. kOwn: logarithmic half-width of the interval of the error that configs of a kernel do not share.
 struct EstimateKind {
     enum : size_t { kBelow, kAbove, kSource, kOwn, kFigures };
     double of[2][kFigures];
@@ -61,14 +60,14 @@ struct Deciding {
     }
 };
 
-// Rank of a recommendation. Measured ones share a rank if their intervals overlap. A rank is ambiguous if a neighbor
-// could hold it.
+// Rank of a recommendation. Measured recommendations share a rank if their intervals overlap. A rank is ambiguous if
+// the interval overlaps that of a neighbor.
 struct Rank {
     int64_t number;
     bool exact, ambiguous;
 };
 
-// Return the rank of each recommendation, best first. exact: whether all of its deciding costs were measured.
+// Return the rank of each recommendation, best first. exact: whether all costs that decide the rank were measured.
 std::vector<Rank> ranks_of(const std::vector<Deciding>& deciding, const std::vector<bool>& exact);
 
 // Estimates that violate a law of physics.
@@ -84,9 +83,9 @@ class Ranking {
     // Rows of the figures of each problem.
     enum Figure : int64_t {
         kLeastS,
-        kRoofClk,            // physical bounds: seconds, and clocks (s x Hz)
-        kWholeDeviation,              // standard deviation of the analytical model's error on such problems
-        kUnmeasuredDeviation,         // standard deviation of its error on kernels without recordings
+        kRoofClk,            // lower bounds on the time in seconds, and on time x clock
+        kWholeDeviation,              // standard deviation of the analytical model's error for this op and data type
+        kUnmeasuredDeviation,         // standard deviation of the analytical model's error without recordings
         kBaselineS,
         kBaselineDeviation,
         kBaselineTransferred,     // fastest baseline; NaN: none
@@ -96,12 +95,13 @@ class Ranking {
         kFigures,
     };
 
-    // kernels: for each, its model (None: none applies), whether the model was trained on this kernel and GPU, whether
-    // it is a Triton kernel, and the measured positions at each operating point (None: not measured). limits_w,
-    // is_default: of each operating point. others: `PowerLimits` of all points except the first. fallback:
-    // `PowerLimits` of the default point; None if the first point is the default. figures: of each problem,
-    // (problems, kFigures). kinds: kind of the analytical model's predictions, (2, 4, 1). whole: estimate all
-    // candidates at all points. measure: function that applies measurements to the costs of a kernel.
+    // kernels: one tuple per kernel: `LearnedModel` or None; whether the model was trained on this kernel and GPU;
+    // whether it is a Triton kernel; positions of the measured configs at each operating point (None: not measured).
+    // limits_w, is_default: power limit of each operating point, and whether the point is the GPU's default.
+    // others: `PowerLimits` of all points but the first. fallback: `PowerLimits` of the default point; None if first.
+    // figures: rows `Figure` of each problem, (problems, kFigures).
+    // kinds: `EstimateKind` of the analytical model, (2, 4, 1). whole: estimate all candidates at all points.
+    // measure: Python function that applies measurements to the costs of a kernel.
     Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<bool> is_default,
             nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> kinds,
             bool whole, nb::object measure);
@@ -110,7 +110,7 @@ class Ranking {
     struct Part {
         int64_t problem, first_kernel, end_kernel, first_point, end_point;
     };
-    // Candidates of one kernel in a part, with their place among all candidates.
+    // Candidates of one kernel on one problem: `size` candidates, from index `first` among all candidates.
     struct Segment {
         int64_t kernel, first, size;
     };
@@ -121,13 +121,13 @@ class Ranking {
     std::vector<std::pair<Pick, int64_t>> rows(const Part& part, const Bounds& bounds, int64_t first, bool each_config,
                                                bool by_code) const;
     std::vector<Pick> select(const Part& part, const Bounds& bounds, int64_t first) const;
-    // Return the best CUDA kernel or the best Triton kernel, if the picks contain none of its kind.
+    // Return the best CUDA kernel if all picks are Triton kernels, or the best Triton kernel if none is.
     std::vector<Pick> best_of_other_kind(const Part& part, const std::vector<Pick>& picks, const Bounds& bounds,
                                          int64_t first) const;
     nb::list described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
                        int64_t ranked, Objective objective, const nb::tuple& sources) const;
-    // Return the point with the largest energy saving of a candidate within a slowdown, the slowdown and the saving;
-    // None if every saving is small.
+    // Return (operating point, slowdown, fraction of energy saved) of a candidate: the point that saves the most energy
+    // within `most_slowdown`. Return None if no point saves `least_saved`.
     nb::object saving(const Part& part, int64_t position, double most_slowdown, double least_saved) const;
     // Return the number of a candidate's kernel, and its fields of `NominalCosts`.
     nb::tuple nominal(const Part& part, int64_t position) const;
@@ -147,13 +147,13 @@ class Ranking {
     nb::tuple costs(int64_t first_point, int64_t end_point, int64_t first, int64_t end) const;
     std::vector<EstimateKind>& kinds() { return kinds_; }
     double* risk() { return risk_.data(); }
-    // Return reference, lead, share and deviation of a kernel on a problem.
+    // Return the `Shrinkage` of a kernel on a problem.
     nb::tuple shrinkage(size_t kernel, size_t problem) const;
     bool violated() const;
     // Return the violations of a problem (kernel -1), or of a kernel's corrected costs: numbers of refused and raised
     // candidates, the first refused time and its bound, and whether the analytical model replaced refused costs.
     nb::tuple violations(int64_t kernel, size_t problem) const;
-    // Return the number of the kind of rows of each problem, for a kernel's model.
+    // Return the kind of rows that a kernel's model uses for each problem.
     const std::vector<int64_t>& row_kinds(size_t kernel) const { return kernels_.at(kernel).row_kinds; }
     // Return the expected core clock in Hz and the bottleneck of a candidate.
     std::pair<double, int64_t> running(size_t kernel, int64_t point, int64_t place) const;
@@ -258,8 +258,7 @@ class Ranking {
     std::vector<int32_t> slots_;          // index of each place in `swept_`; -1 if it is missing there
     std::vector<double> swept_costs_;     // at all points except the first, (kCostRows, points - 1, swept)
     std::vector<double> default_s_;       // latency at the default point; empty if the first point is the default
-    // Estimates of each quantity: of all candidates at the first point, then of the swept candidates at each further
-    // point.
+    // Estimates of each quantity: of all candidates at the first point, then of `swept_` at each further point.
     int64_t estimates_ = 0;
     std::vector<double> values_;  // latency (s), energy (J), power (W), (3, estimates)
     std::vector<int32_t> kind_;  // index in `kinds_` of latency and energy, (2, estimates)

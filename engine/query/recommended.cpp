@@ -13,7 +13,7 @@ constexpr double kSame = 0.005;
 // Number of candidates examined per requested row, because most of the best candidates are alike.
 constexpr int64_t kListed = 8;
 constexpr int64_t kWhole = 1 << 20;  // exceeds the size of any front
-// Fraction of the boost clock below which a power limit is the bottleneck.
+// A power limit is the bottleneck if it lowers the clock below this fraction of the boost clock.
 constexpr double kHeld = 0.95;
 // Indices in `RESOURCES` of kernrec/model/analytical/launch_time.py, followed by the power limit.
 constexpr int64_t kDram = kPipes + 2, kLaunchOverhead = kPipes + 3, kPowerLimit = kPipes + 4;
@@ -37,7 +37,7 @@ Place locate(const std::vector<Ranking::Segment>& segments, int64_t position) {
 std::vector<Rank> ranks_of(const std::vector<Deciding>& deciding, const std::vector<bool>& exact) {
     std::vector<Rank> ranks;
     std::vector<uint8_t> tied(deciding.size() + 1, 0);
-    size_t leader = deciding.size();  // Compare with the best of a tie, because a chain of neighbors could drift away.
+    size_t leader = deciding.size();  // best of the current tie
     for (size_t i = 0; i < deciding.size(); i++) {
         ranks.push_back({int64_t(i) + 1, exact[i], false});
         if (!exact[i]) continue;
@@ -304,7 +304,7 @@ std::pair<double, int64_t> Ranking::running(size_t kernel, int64_t point, int64_
     int64_t resource = int64_t(costs_->longest_resource(place));
     if (resource != kLaunchOverhead) {
         const Table<const double> nominal = costs_->nominal(place, 1);
-        // Core-bound times are valid at the boost clock.
+        // The nominal time of the core is for the boost clock, so convert it to the actual clock.
         const double faster = clock_hz / kernels_[kernel].part->kernel->launches[0]->device().clock_hz;
         const double core_s = nominal(0, 0) / faster, dram_s = nominal(1, 0);
         if (resource != kDram && faster > 1.0 && dram_s > core_s) {
@@ -341,10 +341,9 @@ nb::tuple Ranking::described(const Pick& pick, const Segment& segment, const Par
         nb::make_tuple(value(kSeconds, part.first_point, heuristic), value(kJoules, part.first_point, heuristic)));
 }
 
-// Return the figures of each pick: kernel, position, config, latency, energy, power, clock, bottleneck, occupancy,
-// risk factor, whether it may be faster than the fastest, costs of the heuristic's pick, number of similar configs,
-// rank, whether the rank is exact and whether it is ambiguous. Then return the costs of the fastest candidate. The
-// first `ranked` picks have ranks.
+// Return for each pick (operating point, values of the other `described`, number of similar configs, rank). A rank is
+// (number, whether it is exact, whether it is ambiguous), and only the first `ranked` picks have one. The last element
+// is the latency and energy of the fastest candidate.
 nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
                             int64_t ranked, Objective objective, const nb::tuple& sources) const {
     require(sources.size() == size_t(kMeasured) + 1, "sources: expected a name of each");
@@ -380,7 +379,8 @@ nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, co
             const double low = expected / of[EstimateKind::kBelow], high = expected * of[EstimateKind::kAbove];
             each.low[each.count] = low, each.high[each.count] = high;
             if (!any_exact) {
-                // Configs of a kernel share an error, which cancels. Between kernels, half of its variance counts.
+                // An error that all configs of a kernel share does not change their order, so only their own errors
+                // count. Between kernels, half of the variance of the shared error also counts.
                 const double whole = 0.5 * std::log(high / low), mine = of[EstimateKind::kOwn] * of[EstimateKind::kOwn];
                 const double variance = mine + (many_kernels ? 0.5 : 0.0) * maximum(whole * whole - mine, 0.0);
                 // Two intervals of equal variance overlap exactly if the interval of the costs' ratio contains 1.

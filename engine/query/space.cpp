@@ -8,11 +8,11 @@
 namespace kernrec::query {
 namespace {
 
-// If a table of all combinations has at most this many entries per row, it replaces sorting of the combinations. A node
-// has a domain only below this limit.
+// A node gets a domain only if its tunables have at most this many combinations per row. A table then finds the
+// distinct combinations without sorting.
 constexpr int64_t kSparse = 8;
 constexpr int64_t kSmallTable = 1 << 16;
-constexpr int64_t kMostDepth = 2000;  // maximum depth of nested expressions and of lets that use lets
+constexpr int64_t kMostDepth = 2000;  // maximum depth of an expression, with the names that it uses
 constexpr size_t kLastBit = 63;
 
 std::string quoted(const std::string& text) { return nb::cast<std::string>(nb::repr(nb::str(text.c_str()))); }
@@ -185,7 +185,7 @@ int32_t Space::apply(Operation operation, std::vector<int32_t> operands) {
         node.support |= from.support;
         node.dynamic = node.dynamic || from.dynamic;
         node.depth = std::max(node.depth, from.depth + 2);
-        if (from.domain == 1) node.domain = 1;  // like its operand, each row is its own combination
+        if (from.domain == 1) node.domain = 1;  // domain 1: each row is a combination of its own
     }
     if (node.depth > kMostDepth) throw nb::value_error("an expression is nested too deeply");
     if (node.domain != 1) node.domain = domain_of(node.support);

@@ -62,7 +62,7 @@ struct Node {
     uint64_t support = 0;  // mask of tunables that it depends on; the last bit stands for all tunables from the 64th on
     int32_t domain = 0, depth = 1;
     int64_t place = -1;  // first register
-    int64_t number = 0;  // number or text of a leaf, index of a column, name or reason
+    int64_t number = 0;  // value of a number, or index of a text, column, name or reason
 };
 
 // Some rows of the product of the tunables' values.

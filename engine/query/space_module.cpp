@@ -80,7 +80,7 @@ nb::object value_of(Space& space, int32_t number, Problem* problem, std::optiona
     return numpy(std::move(values));
 }
 
-// Return the value of an expression for names with numbers, texts, and arrays of `count` integers or reals.
+// Return the value of an expression. names: value of each name: a number, a text, or an array of `count` numbers.
 nb::object evaluated(nb::handle expression, const nb::dict& names, int64_t count) {
     Rows rows;
     rows.count = count;

@@ -44,8 +44,8 @@ class Trees {
     void finish();
 
     std::vector<size_t> start_;
-    // Values that are not less than the threshold go right, to the node after the left child. A leaf has the bits of
-    // its value instead of a threshold, the distance 0, and feature 0, which is below every value.
+    // A feature that is not less than the threshold leads to the right child, which follows the left child. In a leaf,
+    // `threshold` has the bits of the value, and `left` is 0. Its feature 0 is below every value: descents stay there.
     struct Node {
         int32_t threshold;
         uint16_t left;  // distance to the left child
@@ -61,8 +61,8 @@ class Trees {
 // Trees for one kind of problem in S backends.
 class TreeReader {
   public:
-    // rows: features of each backend, (S, F). For each problem, rows `places` of a feature table replace the features
-    // at `columns`. The features at `own_columns` also differ between backends.
+    // rows: features of each backend, (S, F). For each problem, feature columns[i] is row places[i] of `Inputs::table`.
+    // Features in `own_columns` depend on problem and backend: `Inputs::own`.
     TreeReader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
                Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns);
 
@@ -74,7 +74,7 @@ class TreeReader {
         double most;  // upper bound
         std::optional<Array<const double, 3>> own;  // features of backends and problems, (own columns, S, N)
     };
-    // A backend's value to compute for a problem. It does not matter if it is at least `enough`.
+    // A value to compute: of a backend on a problem. The exact value only matters if it is less than `enough`.
     struct Cell {
         int64_t backend, problem;
         double enough;
