@@ -107,8 +107,7 @@ def recommend(
             choose a config together with a power limit.
         clock_hz: locked core clock in hertz, or None if the clock is not locked.
         clocks: whether to also try locked core clocks.
-        inputs: data that the kernel computes on: `random` numbers, or `zeros`, with which arithmetic draws less
-            power.
+        inputs: data that the kernel computes on: `random` numbers or `zeros`. Arithmetic on zeros draws less power.
         l2: state of L2 when a launch starts: `cold`, or `warm` if it holds as much of the launch's data as fits.
         top: maximum number of recommendations.
         backend: libraries to compare with, such as `vllm` or `["cublas", "pytorch"]`. The default is all libraries.
@@ -209,8 +208,8 @@ def recommend_network(
             The default is the workload's number.
         phase: phase of a model's `config.json`: `decode` (the default) or `prefill`.
         ignore_memory: whether to answer even if the network does not fit in the GPU's memory.
-        backend: backend to compare with (the total `today`), such as `vllm`. The default is the fastest backend that
-            has baselines for all layers. `mixed` uses the fastest backend for each layer. `kernrec` uses no backend.
+        backend: backend to compare with, which runs the network today, such as `vllm`. The default is the fastest
+            backend that has baselines for all layers. `mixed` takes the fastest backend of each layer, `kernrec` none.
         power_limit_w: power limit for all layers in watts, or None for the GPU's default limit.
 
     Raises:

@@ -1,6 +1,6 @@
 """Build the shipped database of static profiles, `db/prebuilt/<kernel>.profile.parquet`, from the kernels' sources.
 
-    python tools/build_database.py [matmul_triton] [--fresh]  # what is missing or whose kernel changed, or everything
+    python tools/build_database.py [matmul_triton] [--fresh]  # missing and outdated profiles; with `--fresh`, all
     python tools/build_database.py --check 8                  # rebuild 8 profiles per kernel and compare
     python tools/build_database.py --carry main               # keep profiles of code that did not change since `main`
 
@@ -258,7 +258,7 @@ def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
     slack = _COUNTS_VARY * max(first["issue"].sum(), second["issue"].sum())
     for metric in {*first, *second}:
         difference = np.abs(first.get(metric, nothing) - second.get(metric, nothing)).max()
-        allowed = slack * (32 if metric == "lanes" else 1)  # An instruction can count 32 lanes.
+        allowed = slack * (32 if metric == "lanes" else 1)  # An instruction counts up to 32 lanes.
         if difference > (0.0 if metric.startswith(_FIXED) else allowed):
             return False
     return True

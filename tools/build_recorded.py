@@ -43,7 +43,7 @@ Row = dict[str, Any]
 LEAST = 0.03
 """Minimum relative half-width of an interval: the 90th percentile of differences between repeats (A100 and H100)."""
 ENOUGH = 200
-"""Minimum number of factors from which an interval is computed."""
+"""Minimum number of ratios of times from which an interval is computed."""
 _NEAR = 0.08
 """Maximum distance between two neighbors, in the logarithms of their sizes."""
 _SAME_TIME = 0.03
@@ -57,7 +57,7 @@ Factors = Mapping[Key, list[float]]
 """Logarithms of factors between times of the same problem, keyed by (source, backend, data type, GPU):
 
     repeats    the same version ran the same kernels again on a GPU of the same model
-    versions   a later version ran the problem; its common factor along `m` is removed by differences of neighbors
+    versions   a later version ran the problem; subtracting neighbors along `m` removes its general speedup
     neighbors  times per unit of work of two problems with the same kernels and sizes within 8 %
 
 Differences of two errors are divided by the square root of two. The interval of a time contains 90 % of the factors of
@@ -71,8 +71,8 @@ def origin(row: Row) -> Key:
 
 
 def narrowest(factors: Factors, key: Key, but: str = "") -> Array:
-    """Return the factors of the narrowest group of recordings with enough factors for a key, or an empty array.
-    Recordings of the GPU `but` are held out."""
+    """Return the factors of recordings that share the first fields of a key: as many fields as leave `ENOUGH` factors.
+    The array is empty if one shared field leaves too few. Recordings of the GPU `but` are held out."""
     for same in (4, 3, 2, 1):
         groups = [logs for other, logs in factors.items() if other[:same] == key[:same] and other[3] != but]
         if sum(map(len, groups)) >= ENOUGH:
@@ -110,8 +110,8 @@ def grouped_by(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
 
 
 def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
-    """Return the relative half-width that contains 90 % of the differences in power between neighbors in the first
-    dimension that take the same time, for rows of one GPU and backend."""
+    """Compare the power of neighbors in the first dimension if both take the same time. Return the relative half-width
+    that contains 90 % of the differences. `rows` are of one GPU and backend."""
     differences = [np.zeros(0)]
     for line in grouped_by((row for row in rows if row["power_w"]), ("dtype", *dims[1:])):
         line.sort(key=lambda row: float(row[dims[0]]))
@@ -122,7 +122,7 @@ def power_width(rows: Iterable[Row], dims: Sequence[str]) -> float:
 
 
 def coverage(factors: Factors, source: str) -> dict[str, float]:
-    """Return the fraction of factors inside intervals that come from other problems, and that come from other GPUs."""
+    """Return the fractions of factors inside two intervals: one from other problems, and one from other GPUs."""
     halves, gpus = [], []
     for key, logs in factors.items():
         if key[0] == source and len(logs) >= ENOUGH:
@@ -211,7 +211,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
             if possible and (key not in newer or latency_s < newer[key]["latency_s"]):
                 newer[key] = shipped | row
     for line, ratios in later.items():
-        # Differences between neighbors along `m` do not contain the common factor of a later version.
+        # A later version is faster or slower for all m. The differences between neighbors do not contain this factor.
         factors[line[:4]] += (np.diff([ratio for _, ratio in sorted(ratios)]) / np.sqrt(2)).tolist()
     rows = list((best | newer).values())
     for row in rows:
@@ -324,8 +324,8 @@ def kernel_names(text: str) -> str:
 
 
 def later_rows(library: Path, op: Op) -> Sequence[Row]:
-    """Return the linear layers that the newest serving backends ran, without power. The recorder cycles through five or
-    six copies of the weights, so small weights stay in L2."""
+    """Return the linear layers that the newest serving backends ran. The power is NULL: the recorder cycles through
+    five or six copies of the weights, so small weights stay in L2."""
     if op.name != "matmul":
         return ()
     columns = f"{_TABLES['columns']['serving']}, {SOURCES['matmul'][0]['columns']}, NULL AS {POWER}"

@@ -146,7 +146,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
             expected = "a list of names that the operator accepts"
         if key not in _INTERNAL_KEYS:
             text = "none" if default is None or default in ("", [], {}) else f"`{json.dumps(default, default=str)}`"
-            text = "the tensor's name" if default == "c" else text  # In `SPECS`, the tensor `c` has the name 'c'.
+            text = "the tensor's name" if default == "c" else text  # `SPECS` has a tensor `c`.
             keys.setdefault((table, key), (expected, None if default is required else text))
         return original(self, key, kind, expected, default)
 
@@ -185,7 +185,8 @@ def answers() -> dict[str, Any]:
 
 
 def meaning_of(command: str, field: str) -> str:
-    """Return the description of a field in a command's answer, or `kernrec recommend`'s, or an empty text."""
+    """Return the description of a field in a command's answer. Also look in the fields of `kernrec recommend`. Return
+    an empty text if neither describes it."""
     like_recommendations = re.sub(r"^(recommendations|beside|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_recommendations)):
         for path in (name, f"recommendations[].{name}"):
@@ -224,7 +225,7 @@ _OPEN = (
     *("config", "shape", "tunables", "codes", "dtype_min_sm", "time_s", "mix", "energy_by_part_j", "figures"),
     *("difference", "changes"),
 )
-"""Ends of the paths of objects whose keys depend on the kernel, problem or GPU."""
+"""Names of objects whose keys depend on the kernel, problem or GPU."""
 
 
 _KINDS = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "text", dict: "object"}

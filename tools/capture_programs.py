@@ -46,7 +46,7 @@ _OPTIONS = {
     "cuda-samples": ["-I{root}/Common"],
     "PolyBench-ACC": [
         *("-I{root}/CUDA/utilities", "-I{root}/common", "-DMINI_DATASET", "-DRUN_ON_CPU"),
-        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 lacks the old name.
+        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 removed cudaThreadSynchronize.
     ],
 }
 _SUFFIXES = (".cu", ".cpp", ".c", ".cc")

@@ -39,7 +39,7 @@ PINNED_QUERIES, PINNED_OF_A_KIND, PINNED_SEED = 120, 2, 5
 EQUAL = 1e-12
 """Maximum relative difference between two numbers that count as equal."""
 _SHARES = ("slowdown", "energy_saved")
-"""Keys of numbers that are a ratio minus one. They are compared as ratios, because they have a ratio's error."""
+"""Keys of numbers that are a ratio minus one. Add one before a comparison: near zero, rounding looks large."""
 _NUMBERS = re.compile(r" is (-?[\d.]+(?:e[-+]?\d+)?), now (-?[\d.]+(?:e[-+]?\d+)?)$")
 _SHOWN, _LINES = 20, 6
 """Maximum number of queries whose differences are printed, and of lines per query."""
@@ -200,7 +200,7 @@ def _report(
 
 
 def _answers(tree: Path, by_gpu: Sequence[Sequence[Query]]) -> Iterator[str]:
-    """Yield the answers of a checkout's kernrec, which another process gives, as lines of JSON."""
+    """Run a checkout's kernrec in another process, and yield its answers as lines of JSON."""
     with tempfile.TemporaryDirectory(prefix="kernrec-equal-") as folder:
         file = Path(folder) / "queries.jsonl"
         file.write_text("".join(f"{json.dumps(some)}\n" for some in by_gpu), encoding="utf-8")

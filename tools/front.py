@@ -64,7 +64,7 @@ def script(run: Callable[..., int | None], about: str | None = None, if_absent: 
 
 
 def main(package: str) -> int:
-    """Run the command of a package that the first command-line argument names. Return the exit status."""
+    """Run a command of a package, and return the exit status. The first command-line argument is the command's name."""
     folder = ROOT / "tools" / package.replace(".", "/")
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))}
     about = {

@@ -48,9 +48,9 @@ class Recorded:
         best = min(near, key=near.__getitem__)
         predicted_s = formula(shape, tokens, gpu, np.array([best]))[0][0]
         self.level = np.log(near[best] / predicted_s)
-        """Logarithm of the best config's recorded time over its time by the formula."""
+        """Logarithm of (recorded time / predicted time) of the config that is fastest in the recording."""
         self.loss = np.log(predicted_s / formula(shape, tokens, gpu, SPACE[fits(SPACE, gpu)])[0].min())
-        """Logarithm of the best config's time by the formula over the lowest time by the formula."""
+        """Logarithm of (predicted time of this config / lowest predicted time)."""
 
     def sample(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return features, labels and weights for training. All near-best configs and a random sample of the others are

@@ -41,7 +41,7 @@ RECORDED = "TorchInductor's Triton template of August 2024, with an older Triton
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
 KERNEL = find_kernel("matmul_triton")
 FEWEST = 10
-"""Minimum number of profiled configs of a problem. Half of the configs that can run is also enough."""
+"""Minimum number of profiled configs of a problem, or half of the runnable configs if this is less."""
 
 
 @dataclass

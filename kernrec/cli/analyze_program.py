@@ -168,7 +168,7 @@ def _extents(extents: tuple[int, ...]) -> str:
 
 
 def _config(row: _Row, best: "Recommendation") -> str:
-    """Describe the best config: its block size, or all tunables if it has others than the block size."""
+    """Return the block size of the best config, or all tunables if it has more than a block size."""
     if row.launched is best:
         return "as launched"
     if all(name.startswith("block_") for name in best.config):

@@ -86,7 +86,7 @@ class AnalyzeOptions(options.Options):
 
     @cached_property
     def draft(self) -> "Draft | None":
-        """Return the draft of a CUDA kernel's spec, or None for other kernels and if the user gave a spec."""
+        """Return a draft of the spec, or None if the user gave a spec or the kernel is not a CUDA file."""
         from kernrec.interop.spec_draft import draft_spec
 
         if self.spec is not None or self.file.suffix in (".ptx", ".py", ".toml") or ":" in self.file.name:

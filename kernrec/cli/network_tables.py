@@ -214,7 +214,7 @@ def _comparison_columns(
     first = next(row.answer for row in rows if row is not None)
     tokens = first.workload.tokens
     item = "token" if tokens == 1 else "prompt" if tokens else "pass"
-    # State the power limit in the heading: at each GPU's best limit, the power would be lower than in the column.
+    # The best limit differs between GPUs. The column has the power at one limit, so the heading states this limit.
     power, swept = "power [W]", any(row is not None and row.sweep is not None for row in rows)
     if swept:
         power = f"W at {'default' if first.query.max_power_w is None else '--max-power'}"

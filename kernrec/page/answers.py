@@ -127,7 +127,7 @@ class Answers:
             raise UsageError(
                 "no operating point has this power limit and clock; give the values of a point on a Pareto front"
             )
-        # Select from the front's candidates, because costs depend on the reference times of all its kernels.
+        # Use the candidates of all kernels, because the costs of a config also depend on times of other kernels.
         of_kernel, point = candidates.only(names.index(name)), points.index(wanted)
         position = pick_config(of_kernel, tunables_of("config", parameters.get("config")), Objective.ENERGY, point)
         explanation = explain(of_kernel, position, point)

@@ -1,8 +1,8 @@
 """Compare commands in new processes with the import of NumPy and Typer, and measure their memory.
 
-Processor times are medians over rounds of the ratio to `import numpy, typer`; memory is the largest resident set. All
-commands run without and with a user's database of `--rows` made-up measurements. The exit status is 1 if a command with
-a shape misses its aim.
+A round divides a command's processor time by that of `import numpy, typer`. The table shows the median ratio of all
+rounds, and the largest resident memory. All commands run without and with a user's database of `--rows` made-up
+measurements. The exit status is 1 if a command with a shape misses its aim.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Measure the speed of the PTX interpreter on one core, in million lane-instructions per second of processor time.
 
 The kernels are a uniform `loop`, a `divergent` loop whose length differs between the threads of a warp, and the
-library's `mma` on tensor cores. Every instruction is executed and none is counted.
+library's `mma` on tensor cores. The interpreter runs without its counters of events.
 """
 
 from collections.abc import Callable

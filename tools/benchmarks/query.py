@@ -1,7 +1,7 @@
 """Time the answer for a new shape, compared with the wheel `nvidia-matmul-heuristics` and another version of kernrec.
 
 All contestants answer the same new shapes, each in a new process per round. Times are milliseconds of processor time
-per shape: the median over rounds of the median over shapes. `calls` counts Python function calls in one more answer.
+per shape: the median over rounds of the median over shapes. `calls` counts the Python function calls of one answer.
 """
 
 import importlib.metadata

@@ -1,5 +1,5 @@
-"""Recorded and predicted times: a loader creates `Cases`, `Cases.parts` or `held_out` splits them, and `report` prints
-a table row per part with the cells of metrics, which are functions of cases."""
+"""Compare recorded and predicted times. A loader creates `Cases`. `Cases.parts` or `held_out` splits them into parts.
+`report` prints a table with a row per part. Functions of the cases, the metrics, return the cells."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,7 +97,7 @@ def report(title: str, cases: Cases, by: Sequence[str], *metrics: Metric) -> Non
 
 
 def ordered(names: list[str]) -> list[int]:
-    """Return an order of names, as indices, of which the first N are a random sample that depends only on the names."""
+    """Return the indices of names in an order that is random, but depends only on the names."""
     digests = [sha256(name.encode()).digest() for name in names]
     return sorted(range(len(digests)), key=digests.__getitem__)
 
@@ -113,8 +113,8 @@ def geometric_mean(ratio: Array) -> float:
 
 
 def agreement(cases: Cases) -> dict[str, object]:
-    """Return rank correlation, median error, and mean predicted / recorded time. `no level` is the median error after a
-    common factor is removed, which remains if a recording's clock is unknown."""
+    """Return rank correlation, median error, and mean predicted / recorded time. `no level` is the median error after
+    division by the median ratio: all times are wrong by one factor if a recording's clock is unknown."""
     recorded, predicted = cases["recorded"], cases["predicted"]
     level = float(np.exp(np.median(cases.error)))
     return {
@@ -134,8 +134,8 @@ def spread(cases: Cases) -> dict[str, object]:
 
 
 def recommendations(cases: Cases) -> dict[str, object]:
-    """Return ranking scores over problems with at least `FEWEST` configs: the mean efficiency (lowest recorded time
-    over that of the chosen config) of the best of the top 1, 3 and 5 recommendations, and others."""
+    """Return ranking scores over problems with at least `FEWEST` configs. The first three scores are the mean
+    efficiency (lowest recorded time / time of the config) of the best of the top 1, 3 and 5 recommendations."""
     rows = []
     for _, part in cases.parts("gpu", "problem"):
         if len(part) >= FEWEST:

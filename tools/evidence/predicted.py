@@ -239,7 +239,7 @@ def read_rows(recording: Recording, kernel: Kernel, folder: Path) -> Rows:
 
 TEXTBOOK = ROOT / "datasets" / "kernels" / "textbook"
 ZERO_BY_ZERO = {"alu": 8, "setp": 2, "fcmp": 2, "mufu": 1, "move": 5, "branch": 6}
-"""Instructions that ptxas 13's function for special operands executes for the division 0/0, including the call."""
+"""Instructions that a division 0/0 executes, by class. The code of ptxas 13 calls a function for such operands."""
 
 
 @dataclass(frozen=True)
@@ -260,8 +260,8 @@ class Sample:
 
         The cases have these further columns: `free_s` and `free_j` are the predicted time and energy at the default
         clock. `predicted_j` is the predicted energy at the recorded clock. `energy at predicted` and `energy at free`
-        are logarithms of a ratio: the model's energy for the recorded time over the predicted energy. `recorded_j` is
-        the recorded energy, or NaN if there is none.
+        are log(energy from the power model and the recorded time / predicted energy). `recorded_j` is the recorded
+        energy, or NaN if there is none.
         """
         table, point, space = self.table, self.point, self.table.space.at(self.problem)
         place = table.space.find(list(self.configs))
@@ -347,8 +347,8 @@ def profile(kernel: Kernel, problem: Problem, gpu: GPU, configs: Sequence[Config
 
 
 def dividing_zeros(table: ProfileTable) -> ProfileTable:
-    """Add the instructions of IEEE divisions 0/0 to profiles whose special functions all belong to IEEE divisions: each
-    executes two (MUFU.RCP and FCHK), and calls the assembler's function for special operands."""
+    """Add the instructions of `ZERO_BY_ZERO` for each IEEE division to profiles. All special functions (`issue.mufu`)
+    of the kernel must come from divisions: a division executes MUFU.RCP and FCHK."""
     if "issue.mufu" not in table.metrics:
         return table
     divisions = table.counts[:, table.metrics.index("issue.mufu")] / 2.0

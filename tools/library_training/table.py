@@ -139,7 +139,7 @@ def _of_kind(recording: Recording) -> tuple[Array, dict[str, Mapping[str, Array]
     figures = bound.total_s, least_s(flops, moved, rates_of(gpu, dtype)), base_w, work_s
     backends = tuple(recorded.backends)
     of_backend = {BACKEND + name: recording.backend == name for name in backends if len(backends) > 1}
-    # Omit the backend from the features of power, because recordings of backends also read power differently.
+    # Trees of the power do not use the backend, because the recordings of backends measured power in different ways.
     both: dict[str, Mapping[str, Array]] = {
         "latency": made | of_backend,
         "power": made | used(bound, recording.latency_s),

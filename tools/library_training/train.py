@@ -32,8 +32,9 @@ _FIELDS = "name case alike_width dtypes layouts alike local kinds multiples orig
 
 
 def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any], dict[str, Trees]]:
-    """Train all trees of one recorded set. To calibrate intervals, `folds` of five folds of problems are held out.
-    Return (the set's entry in the model card, the trees keyed by name)."""
+    """Train all trees of one recorded set. Return (the set's entry in the model card, the trees keyed by name).
+
+    Problems are divided into five folds. To calibrate intervals, `folds` of them are held out in turn."""
     table, recorded, trees = Table.of(recording), recording.recorded, dict[str, Trees]()
     heads: dict[str, dict[str, Any]] = {quantity: {} for quantity in table.matrix}
     named: tuple[int, int] | None = None

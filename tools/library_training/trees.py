@@ -2,8 +2,8 @@
 
 one GPU     trees that minimize squared errors, then trees that minimize absolute errors. The result predicts the
             median and ignores outliers. If a set has few rows, its GPUs share the rows
-any GPU     fewer and shallower trees that only use ratios as features. Their correction is scaled by the fraction that
-            carries over from some recorded architectures to another one
+any GPU     fewer and shallower trees that only use ratios as features. Their correction is multiplied by the fraction
+            that predicts held-out architectures best
 
 Problems, sizes and GPUs are held out. A held-out problem is held out on all GPUs, in all data types, layouts and
 backends. A GPU is held out together with all GPUs of its architecture. Errors are log(measured / predicted).
@@ -45,9 +45,9 @@ _SHARED_ROWS = 40_000
 """Maximum number of rows for training trees for unrecorded GPUs."""
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEAST_FAMILIES = 5
-"""Minimum number of recorded architectures for choosing one of `_SHARES`. Four gave worse predictions."""
+"""Minimum number of recorded architectures to choose `Boosted.share`. With four, predictions were worse."""
 _TESTED_ROWS = 10_000
-"""Maximum number of rows of a held-out architecture for choosing one of `_SHARES`."""
+"""Maximum number of rows of a held-out architecture with which `Boosted.share` is chosen."""
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,9 @@ def gpu_left_out_errors(
 ) -> dict[str, Array]:
     """Return log(measured / predicted) of each GPU's rows, by trees for the other architectures.
 
-    Superseded versions and backends that were only recorded on the GPU's architecture are skipped, because they are not
-    predicted for unrecorded GPUs. If no other backend was recorded on a GPU, none is skipped. `add_overheads` states
-    whether the trees correct the bound plus `overheads_s` of the other architectures."""
+    Superseded versions are skipped, and so are backends without recordings on other architectures: kernrec predicts
+    neither for unrecorded GPUs. If nothing else was recorded on a GPU, they are included. With `add_overheads`, the
+    trees correct the bound plus `overheads_s` of the other architectures."""
     errors = {}
     for arch, gpus in families.items() if len(families) > 1 else ():
         others = {other: gpus for other, gpus in families.items() if other != arch}

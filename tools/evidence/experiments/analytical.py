@@ -61,7 +61,7 @@ def spaces(name: str, data: Path, sources: Path | None, configs: int, processes:
 
 
 def energies(cases: Cases) -> dict[str, object]:
-    """Return table cells: the errors of the power for the recorded time, and of the energy for the predicted time."""
+    """Return table cells with the errors in power and energy. The power is predicted from the recorded time."""
     joules = cases["recorded_j"]
     power = cases["power_w"] / (joules / cases["recorded"])
     energy = cases["predicted_j"] / joules

@@ -28,7 +28,7 @@ from kernrec.model.analytical.power import PowerModel
 SPREAD = 0.05
 """Standard deviation of the error of a good recording, as a fraction of its power."""
 ROWS = 20
-"""Weight of a recording in the fit: it counts like this number of rows with the standard deviation `SPREAD`."""
+"""Weight of a recording in the fit, in rows with the standard deviation `SPREAD`."""
 BELOW_LIMIT = 0.96
 """Maximum fraction of the power limit at which the limit is assumed not to slow down a load."""
 GEMMS = 600
@@ -103,8 +103,12 @@ class Predictor:
         self, coefficients: Mapping[str, Any], watts: np.ndarray | None = None,
         architectures: Collection[str] | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """Return the predicted power of each load in watts, (N,). Predict only GPUs of some architectures, such
-        as `sm_80`, and take other powers from `watts`, unless they are None."""
+        """Return the predicted power of each load in watts, (N,).
+
+        Args:
+            watts: Powers of loads on other architectures, (N,).
+            architectures: Architectures to predict, such as `sm_80`. None predicts all loads.
+        """
         result = np.empty(self._count) if watts is None else watts.copy()
         for gpu, inputs, rows, clock_hz, rates in self._batches:
             if architectures is None or f"sm_{gpu.sm}" in architectures:

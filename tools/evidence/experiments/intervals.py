@@ -9,10 +9,10 @@ an energy consists of two independent parts: the effect of the error in time, an
 recorded time, with coefficients that were fitted without the GPU. To test the widths, each kernel and each GPU is held
 out. `kernrec.model.analytical.spread.SPREAD` contains widths that this tool printed.
 
-An error consists of a part that all configs of a kernel on a GPU share and an individual part. So all kernels, and all
-GPUs of a kernel, have equal weights. One imaginary kernel has errors of the size that was assumed before there were
-recordings: a 90 % interval of `INTERVAL`, of which the fraction `OWN` is individual (hierarchical conformal prediction,
-as in `kernrec.model.learn.conformal`). All bottlenecks share one width.
+All configs of a kernel on a GPU share a part of their error. So all kernels, and all GPUs of a kernel, have equal
+weights. An imaginary kernel is added to the recorded kernels: its 90 % interval is `INTERVAL`, and its configs do not
+share the fraction `OWN` of the variance (hierarchical conformal prediction, as in `kernrec.model.learn.conformal`). All
+bottlenecks have one width.
 """
 
 from collections.abc import Sequence
@@ -40,8 +40,7 @@ Parts = Sequence[Cases]
 
 
 def _scores(cases: Cases, pairs: bool) -> tuple[Array, Array]:
-    """Return (errors in ascending order, weights), or differences between two configs of a problem on a GPU if
-    `pairs`."""
+    """Return (errors in ascending order, weights). With `pairs`, the errors are differences between two configs."""
     score, weight = _pairs(cases) if pairs else (cases.error, _weights(cases, np.ones(len(cases), dtype=bool)))
     order = np.argsort(score, kind="stable")
     return score[order], weight[order]
@@ -93,7 +92,9 @@ def half_width(parts: Parts, pairs: bool) -> float:
 
 
 def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
-    """Return (weight of the errors within a width, weight of all errors). Two sides are added in all pairs."""
+    """Return (weight of the errors within a width, weight of all errors).
+
+    With two `sides`, an error is the sum of an error of each side, in all combinations."""
     (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
     below = np.concatenate([[0.0], np.cumsum(other)])
     reached = below[np.searchsorted(second, width - first, side="right")]
@@ -152,13 +153,13 @@ def _without(parts: Parts, column: str, name: str) -> Parts:
 
 
 def _names(part: Cases, column: str) -> np.ndarray:
-    """Return the kernel or the GPU of each row, (N,). Recordings of one GPU have different labels after its name."""
-    names = part[column]
+    names = part[column]  # of a GPU: its name, and a label of the recording
     return np.array([name.split()[0] for name in names]) if column == "gpu" else names
 
 
 def _coverage(quantity: tuple[Parts, bool], column: str, sides: list[Cases], shipped: float) -> dict[str, object]:
-    """Hold out each value of a column. Return table cells: the mean width that the others give, and its coverage."""
+    """Hold out each value of a column. Return table cells: mean width from the other values, and fraction of the errors
+    of the held-out value inside this width."""
     parts, pairs = quantity
     names = dict.fromkeys(name for side in sides for name in _names(side, column).tolist())
     factors, shares = [], []

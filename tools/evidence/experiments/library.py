@@ -42,7 +42,7 @@ class Shape:
 
 
 def shapes_of(data: Path, name: str, gpu: str, count: int) -> Iterator[Shape]:
-    """Yield the shapes of a set on a GPU: at most `count` random shapes of a Parquet file, whose name is the seed."""
+    """Yield the shapes of a set on a GPU. Of a Parquet file, yield at most `count` random shapes."""
     for each in TABLES["recorded"]:
         if (each["name"], each["gpu"]) == (name, gpu):
             path = data / each["file"]

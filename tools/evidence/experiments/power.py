@@ -1,10 +1,9 @@
 """Compare the power model with recorded power and energy, with coefficients fitted with and without the GPU.
 
-The tables contain the power of each recording at its clocks, the energy and the clock with the lowest energy in sweeps
-over clocks, the power of library GEMMs on an H200 for their recorded times, a TF32 matmul under power limits, and the
-throughput of large matmuls at the power limit in short and long runs. "Held out" means that the coefficients were
-fitted without the recordings of that GPU. `--quick` skips these fits. `--json` writes the rows for `tools/evidence
-intervals`.
+There is a table for each kind of recording: loads at fixed clocks, sweeps over clocks, library GEMMs on an H200, a TF32
+matmul under power limits, and large matmuls at the power limit in short and long runs. "Held out" means that the
+coefficients were fitted without the recordings of that GPU. `--quick` skips these fits. `--json` writes the rows for
+`tools/evidence intervals`.
 """
 
 from collections import defaultdict
@@ -143,8 +142,7 @@ def _limits(data: Path) -> None:
     table, joules = Table("\nTF32 matmul of 8192 cubed on an RTX 3090: recorded, predicted"), {}
     for load in recordings.tf32_limits(data):
         limit_w = load.limit_w or np.inf
-        # Skip a row above its limit: at 100 W, the recorded GPU drew more at its lowest clock, but the model would
-        # pause.
+        # Skip rows above their limit: at 100 W, the recorded GPU drew more at its lowest clock. The model keeps limits.
         if load.about.startswith("2 stages") and load.power_w <= 1.05 * limit_w:
             limited = model.apply_power_limit(NominalCosts(core_s, dram_s, 0.0, core_j, dram_j), limit_w)
             seconds, watts = float(limited.latency_s[0]), float(limited.power_w[0])
@@ -176,8 +174,9 @@ def _ratio_at_limit(load: Load, model: PowerModel, more_j: float | np.ndarray = 
 
 
 def _long_runs(loads: Sequence[Load]) -> None:
-    """Print the energy of tensor cores that matmuls in long runs imply, relative to the energy in the power model, and
-    the throughput with the median of the other GPUs. GPUs whose energies were fitted to long runs are left out."""
+    """Print how much more energy tensor cores take in long runs than in the power model, according to recorded matmuls.
+    Also print the error in throughput with this factor, and with the median factor of the other GPUs. Skip GPUs whose
+    energies were fitted to long runs."""
     rows = []
     for load, model in ((load, PowerModel.for_gpu(find_gpu(load.gpu))) for load in loads):
         if model.long_run > 1.0:

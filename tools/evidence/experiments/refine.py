@@ -1,8 +1,8 @@
 """Measure how soon refining finds the best configs of many problems, by replaying Triton's matmuls on two GPUs.
 
 Refining starts from a model of the other GPU. For comparison, the same number of measurements is spread evenly over the
-problems. The stated error of predictions is estimated on held-out problems of the other GPU, by a config's predicted
-distance from the best one. `--half 0` and `--half 1` evaluate two sets of problems that share no shape.
+problems. Held-out problems of the other GPU give the error that refining assumes. It depends on the predicted distance
+between a config and the best config. `--half 0` and `--half 1` evaluate two sets of problems that share no shape.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,8 @@ def run(
     pairs = (tuple(FILES), tuple(FILES)[::-1])
     predicted = {target: contended(groups[source], wanted[target]) for source, target in pairs}
     for source, target in pairs:
-        # A model loses more on another GPU than on its own. Estimate the ratio from the opposite direction.
+        # A model has more regret on another GPU than on its training GPU. Assume the same ratio of regrets as for the
+        # model of the target GPU on the source GPU.
         lost, (own, elsewhere) = predicted[target][1][0], predicted[source][1]
         every = scaled(predicted[target][0], lost * elsewhere / own)
         samples = [_sample(every, problems, seed) for seed in range(seeds)]
@@ -96,7 +97,7 @@ def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
 def contended(source: Sequence[RowGroup], target: Sequence[RowGroup]) -> tuple[list[Problem], tuple[float, float]]:
     """Return (problems of the target GPU, mean regrets) of a model that was trained on the source GPU.
 
-    The regrets are those of the top recommendations on held-out problems of the source and on the target."""
+    The regrets are those of the top recommendations: on held-out problems of the source GPU, and on the target GPU."""
     data = Dataset(tuple(source))
     head = train_head(HeadData.of(data, "latency", SETTINGS), data.held_out[1], SETTINGS)
     held_out = np.log(data.analytical["latency"]) + head.out_of_fold
@@ -145,8 +146,8 @@ def errors(parts: Sequence[tuple[Array, Array]]) -> Array:
 
 
 def refine(problems: Sequence[Problem], seed: int, evenly: bool) -> list[list[float]]:
-    """Return efficiency, true and stated regret (in %) after each budget, which may be spread evenly over the
-    problems."""
+    """Return efficiency, true regret and stated regret (in %) after each budget. With `evenly`, all problems get the
+    same number of measurements."""
     draw, posterior = np.random.default_rng(seed), JointPosterior([p.contenders for p in problems], seed)
     policy, measured, rows = Refinement(posterior, Costs(0.0, 1.0), NOISE), 0, []
     for budget in BUDGETS:

@@ -5,8 +5,8 @@
     energy   for the lowest energy: `guide` measures energies of configs that may be the best, `genetic` decides by its
              models' signal-to-noise ratio, and `every energy` is `collect` with the energy of each config
 
-The tables show the cost of the best of the first k configs over the lowest cost, averaged over seeds, with the noise of
-the recording.
+The tables show (lowest cost of the first k configs) / (lowest cost of all configs), averaged over seeds. Measurements
+have the noise of the recording.
 """
 
 from collections.abc import Callable, Mapping

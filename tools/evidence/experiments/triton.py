@@ -89,7 +89,7 @@ def learned(groups: Sequence[RowGroup]) -> list[Cases]:
 
 def from_other(groups: Sequence[RowGroup], others: Sequence[RowGroup]) -> list[Cases]:
     """Return the predictions of a model of another GPU, before and after measuring five configs of each problem."""
-    # Train only one tree of the model for its own GPU, because this test uses only the trees for other GPUs.
+    # Train only one tree for the recorded GPU, because this test uses only the model's trees for other GPUs.
     model = train(Dataset(tuple(others)), replace(SETTINGS, rounds=1))
     result = []
     for group in groups:

@@ -1,7 +1,7 @@
 """Print how well the models of serving backends and libraries predict held-out problems, sizes and GPUs.
 
 problems  five folds over problems; a problem is in the same fold on all GPUs, in all data types, layouts and backends
-sizes     a fifth of the recorded sizes of each dimension with few sizes, held out with all their problems
+sizes     problems with held-out sizes: a fifth of the sizes of each dimension that has few recorded sizes
 GPU       all GPUs of an architecture held out; predicted by trees that were trained on the other architectures
 sibling   one GPU held out; predicted by trees that were trained on the other GPUs of its architecture
 backend   fraction of problems whose fastest backend is predicted correctly, if two backends differ by at least 10 %
@@ -45,9 +45,9 @@ def run(
 
 
 def _figures(heads: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield (what is held out, GPU, rows or None, median error, ...) of the heads of a quantity."""
+    """Yield (what is held out, GPU, rows or None, median error, ...) of the trees for a quantity, keyed by GPU."""
     for gpu, head in heads.items():
-        if "rows" in head:  # Skip heads for GPUs without recordings.
+        if "rows" in head:  # Skip trees for GPUs without recordings.
             held_out = "problems" if head.get("folds left out") == FOLDS else "a fifth of the problems"
             names = ("median error", "90th percentile", "coverage")
             yield held_out, gpu, head["rows"], *(head.get(f"{name}, problems left out") for name in names)

@@ -69,8 +69,7 @@ EXCLUSIONS = tuple(
 
 
 def excluded(file: str, power_only: bool = False) -> str:
-    """Return an SQL condition for the rows that are excluded, or of which only the power is excluded if
-    `power_only`."""
+    """Return an SQL condition for excluded rows. With `power_only`, return that for rows with an excluded power."""
     conditions = [each.rows for each in EXCLUSIONS if (each.file, each.power_only) == (file, power_only)]
     return " OR ".join(f"({condition})" for condition in conditions) or "false"
 

@@ -1,8 +1,9 @@
 """Read recorded matmuls: serving backends by data type, cuBLAS from Inductor's recordings, and PyTorch's f32 matmuls.
 
-Of each backend, the newest version is read, and older versions whose times differ. In bf16, `library/gemm_*` adds three
-GPUs and `library/serving_gemm_geforce` two as backend PyTorch. In `library/torch_linear_f32` (layout nt) and
-`torch_bmm_f32` (layout nn), `n` is the length of the reduction and `k` the number of columns of the result.
+Of each backend, the newest version is read, and older versions whose times differ. For bf16, `library/gemm_*` has more
+recordings on three GPUs, and `library/serving_gemm_geforce` has recordings of PyTorch on two GPUs. In
+`library/torch_linear_f32` (layout nt) and `torch_bmm_f32` (layout nn), `n` is the length of the reduction and `k` the
+number of columns of the result.
 """
 
 import tomllib

@@ -94,9 +94,10 @@ def agreement(these: Products) -> tuple[Array, Array]:
 
 
 def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
-    """Return the backend that contradicts each backend with doubtful power, keyed by (system, framework, dtype). The
-    power of a backend is doubtful if, in the median over shapes of about equal time, its logarithm is lower than the
-    other backend's by more than `BELOW`."""
+    """Return the backends whose power is doubtful: (system, framework, dtype) -> other backend.
+
+    A power is doubtful if it is lower than that of the other backend on shapes where both take about equal time. The
+    median logarithmic difference must exceed `BELOW`."""
     doubtful = {}
     for these, other in permutations(sets, 2):
         if (other.system, other.dtype) != (these.system, these.dtype):
@@ -171,8 +172,8 @@ def sustained_products(data: Path) -> Iterator[Load]:
 
 
 def _fast(these: Products, among: Array | bool = True) -> tuple[float, int] | None:
-    """Return (FLOP/s, index) of the slowest of the fastest tenth of the large matmuls in the mask `among`, (N,), or
-    None if there are fewer than ten matmuls."""
+    """Return (FLOP/s, index) of the large matmul at the 90th percentile of FLOP/s. `among` is a mask of matmuls, (N,).
+    Return None if there are fewer than ten large matmuls."""
     products = these.shapes.astype(float).prod(axis=1)
     large = np.flatnonzero((products > LARGE) & (these.shapes.min(axis=1) >= 2048) & among)
     rate = 2.0 * products[large] / these.latency_s[large]
@@ -181,7 +182,8 @@ def _fast(these: Products, among: Array | bool = True) -> tuple[float, int] | No
 
 
 def _at_limit(these: Products, place: int, rate: float, kind: str) -> Load:
-    """Return a matmul as a load at the power limit. At its clock, `rate` is `REACHED` times the rate of `kind`."""
+    """Return a matmul as a load at the power limit. Derive the clock from its FLOP/s, `rate`: a matmul is assumed to
+    reach the fraction `REACHED` of the tensor cores' rate for the data type `kind`."""
     gpu, shape = these.gpu, these.shapes[place].tolist()
     clock_hz = rate / (2.0 * gpu.tensor_fma_per_clk_sm[kind] * gpu.sms * REACHED)
     rates = rates_of(gpu, these.dtype, shape, float(these.latency_s[place]), reads=3.0)
