@@ -83,7 +83,7 @@ def system_compiler() -> list[str] | None:
 
 
 def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bool = False) -> str | None:
-    """Compile the engine, several files at once; return the reason in one line if that fails, else None.
+    """Compile the engine, several files at once. Return None, or the reason in one line if a compiler fails.
 
     Args:
         root: The checkout.

@@ -309,7 +309,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
             batch.access_of(last, 1, AccessKind::kRead, reading[amount]);
         }
         batch.watch(sources, amount, amount, AccessKind::kRead);
-        size_t first = 0;  // targets and sources are in the order of warps
+        size_t first = 0;  // targets and sources are sorted by warp
         for (const Resolved& at : sources) {
             batch.count_access(from, at, amount, AccessKind::kRead);
             while (targets[first].warp < at.warp) first++;

@@ -275,7 +275,7 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                            std::to_string(size) + " bytes (address " + hex(address) + ")");
             else if (write && !writable) refuse(group, true, "writes to " + region + ", which is read-only");
         }
-    if (!first) fail("the access was refused");  // unreachable, because one of the lanes fails
+    if (!first) fail("the access was refused");  // unreachable: some lane fails
     fail_lane(first->lane, first->text);
 }
 

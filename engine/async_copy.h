@@ -37,7 +37,7 @@ struct TensorElement {
     std::optional<NumberType> reducible;  // type of reductions, if there are any
 };
 
-// Tensor in global memory, and the box that one copy moves; dimension 0 is contiguous.
+// Tensor in global memory, and the box that one copy moves. Dimension 0 is contiguous.
 struct TensorMap {
     uint64_t address = 0;
     uint32_t rank = 1;
@@ -76,7 +76,7 @@ struct CopyRun {
 // Return the locations of a box, dimension 0 fastest. `corner` is the position of the first element. The box must fit
 // in shared memory: a malicious map may describe terabytes, and a list of all locations would fill the CPU's memory.
 std::vector<CopyRun> box_runs(const TensorMap& map, const std::array<int32_t, kMostRank>& corner);
-// Return four rows of a matrix (.tile::gather4, .tile::scatter4); coordinates are a column and four rows.
+// Return the locations of four rows of a matrix (.tile::gather4, .tile::scatter4).
 std::vector<CopyRun> row_runs(TensorMap map, const std::array<int32_t, kMostRank>& column_and_rows);
 // Return the locations of a box's elements in shared memory, starting at byte `start`.
 std::vector<CopyRun> shared_runs(const TensorMap& map, uint32_t start);
@@ -136,7 +136,7 @@ class BulkGroups {
 
   private:
     using Group = std::vector<std::shared_ptr<BulkCopy>>;
-    // Groups of a thread, oldest first. The last one is open; a thread that committed nothing may have none.
+    // Groups of a thread, oldest first. The last group is open. A thread that committed nothing may have no group.
     std::map<uint32_t, std::deque<Group>> groups_;
 };
 

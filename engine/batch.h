@@ -79,7 +79,7 @@ class Batch {
         if (!ins.guard) return ~0u;
         return ins.guard_inverted ? ~flags(ins.guard)[warp] : flags(ins.guard)[warp];
     }
-    // Return whether all lanes of the batch run, so that one loop over all lanes is enough.
+    // Return whether all lanes of the batch run. Operations then use a single loop over all lanes.
     bool all_full = false;
     uint32_t lanes = 0, warp_count = 0, warps_per_block = 0;
     // Return the number of instructions that the batch ran before the current one.
@@ -146,7 +146,7 @@ class Batch {
     void watch_request(uint32_t warp, std::vector<int64_t> places, AccessKind kind);
     // Append the distinct sectors in a vector, which this function sorts.
     void watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read);
-    std::map<int64_t, BlockWatch>* watched = nullptr;  // keyed by block number; a block is in one batch at a time
+    std::map<int64_t, BlockWatch>* watched = nullptr;  // keyed by block number; batches do not share blocks
 
     // Unfinished copies (cp.async), indexed by warp, oldest first. A copy's bytes reach shared memory only when its
     // thread waits for the copy, so a kernel without a wait reads the previous contents.

@@ -191,7 +191,7 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
                 cell.write_source = before.write_source;
             }
             const auto in_warp = [&](int32_t other) { return other / int32_t(kWarp) == int32_t(warp_of_block); };
-            const auto apart = [&](int32_t other, uint32_t other_epoch) {  // nothing orders the two accesses
+            const auto apart = [&](int32_t other, uint32_t other_epoch) {  // no barrier is between the two accesses
                 return other >= 0 && other != thread && (!in_warp(other) || other_epoch == warp_epoch);
             };
             const auto lane_of = [&](int32_t other) { return block * warps_per_block_ * kWarp + uint32_t(other); };

@@ -6,7 +6,7 @@
 namespace kernrec {
 namespace {
 
-// Elect a lane of the mask, always the same one.
+// Elect a lane of the mask. The result depends only on the mask.
 void elect(Batch& batch, const Instruction& ins) {
     each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
         uint32_t& elected = batch.flags(ins.e)[warp];

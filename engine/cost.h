@@ -27,7 +27,7 @@ Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, b
 // element run one after another. Lanes that update different elements of a sector run in the same step.
 uint32_t atomic_turns(const int64_t* addresses, uint32_t mask, uint32_t bytes);
 
-// Return the sectors of a local memory access; local memory interleaves the words of the lanes.
+// Return the number of sectors of an access to local memory, where words of the lanes are interleaved.
 uint32_t local_sectors(const int64_t* addresses, uint32_t mask, uint32_t bytes);
 
 }  // namespace kernrec

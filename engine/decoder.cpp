@@ -321,7 +321,7 @@ void Decoder::instruction() {
     if (!from.modifiers.empty()) builder = builders().find(from.opcode + "." + from.modifiers[0]);
     if (builder == builders().end()) builder = builders().find(from.opcode);
     if (builder == builders().end()) refuse("the engine does not know it");
-    if (from.modifiers.empty()) refuse("without a type");  // builders read the last modifier as the type
+    if (from.modifiers.empty()) refuse("without a type");  // the last modifier is the type
     used_scratch_.clear();
     after_.clear();
     builder->second(*this, from);

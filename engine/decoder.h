@@ -43,7 +43,7 @@ class Decoder {
 
     // Append an operation of the current instruction, with its guard.
     Instruction& emit(Run run, Row d = {}, Row a = {}, Row b = {}, Row c = {}, Row e = {});
-    // Append an operation whose result and sources are the operands of the instruction, with these types.
+    // Append an operation on the operands of the instruction. `types` are the types of the result and the sources.
     void emit_typed(Run run, const std::vector<std::string_view>& types);
     // Append an operation that moves registers from or to memory.
     Instruction& emit_access(Run run, const Operand& address, Space space, std::vector<Row> registers);
@@ -96,7 +96,7 @@ void touch_warpgroup_registers(Batch& batch, const Instruction& ins);
 
 uint32_t width_of(std::string_view type);
 
-// Integer forms of arithmetic instructions: with the type of the instruction, and with carries (addc, add.cc).
+// Decode integer arithmetic: without carries, and with carries (addc, add.cc).
 bool is_integer_type(const std::string& type);
 void integer_arithmetic(Decoder& decoder, const Source& ins);
 void carrying(Decoder& decoder, const Source& ins);

@@ -12,7 +12,7 @@ Space shared_or_generic(const Source& ins) { return ins.has("shared") ? Space::k
 
 enum class Action { kInitialize, kInvalidate, kExpect, kComplete, kArrive };
 
-// Form of `mbarrier`: an access of 8 bytes, and the count of each lane, or one for all.
+// Parameters of an `mbarrier` instruction. `count` is a row if lanes have different counts.
 struct BarrierForm {
     Instruction barrier;
     Action action = Action::kInitialize;

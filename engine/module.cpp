@@ -34,7 +34,7 @@ std::vector<std::string> split(const std::string& name) {
     return parts;
 }
 
-// Operands in preorder, each with kind, id and value; for a compound operand, `id` is the number of its parts.
+// Operands in preorder: (kind, id, value) each. The `id` of a compound operand is its number of parts.
 Operand read_operand(const Flat<int64_t>& table, size_t& next) {
     const int64_t* row = table.data() + 3 * next++;
     Operand operand;

@@ -38,7 +38,7 @@ struct Instruction {
     uint32_t source = 0;          // index of its PTX instruction
     Row guard;                    // predicate; none to run for all lanes
     bool guard_inverted = false;
-    Row d, a, b, c, e;            // destination and sources; their meaning depends on `run`
+    Row d, a, b, c, e;            // destination and sources of `run`
     int64_t immediate = 0;        // address offset, or a parameter
     uint32_t mode = 0;            // variant of an operation
     Space space = Space::kGeneric;
@@ -193,7 +193,7 @@ struct Launch {
 
 constexpr uint32_t kBufferShift = 40, kWindowShift = 56;
 
-// Kind of error; Python adds its location.
+// Kind of error. Python adds the location of the error.
 enum class FaultKind : uint8_t { kEmulation, kUnsupported, kBudget, kDiffer };
 
 struct Fault : Error {

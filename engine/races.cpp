@@ -115,7 +115,7 @@ void BarrierRaces::pass_barrier(uint32_t block) {
 
 void BarrierRaces::record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
                           bool is_copy) {
-    // Check against earlier accesses, then record this one: lanes of one access do not race with each other.
+    // Check all lanes before recording any, because lanes of one access do not race with each other.
     if (write)
         each_shared_lane(all, [&](uint32_t warp, size_t place) { tensor_reads.write(source, place, warp, is_copy); });
     bool several_before = false;

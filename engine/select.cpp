@@ -180,7 +180,7 @@ const Registration kSlct({"slct"}, [](Decoder& decoder, const Source& ins) {
     decoder.emit(select_run(width_of(type)), d, a, b, flag);
 });
 
-// Return the bits of true in a result of `set`; `width` bits of it are used.
+// Return the bits that `set` stores for true.
 uint64_t true_bits(const std::string& type) {
     if (type.rfind("bf16", 0) == 0) return 0x3F80;
     if (type.rfind("f16", 0) == 0) return 0x3C00;

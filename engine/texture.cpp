@@ -23,7 +23,7 @@ struct Corner {
 
 constexpr double kFurthest = double(int64_t(1) << 40);  // all larger coordinates map to the same texel
 
-// Texel along one axis, whether it exists, and its weight in a fetch.
+// Position of a texel along one axis, whether the texel exists, and its weight in a fetch.
 struct AxisTexel {
     int64_t index;
     bool inside;
@@ -49,7 +49,7 @@ AxisTexel addressed(const Sampler& sampler, int64_t index, int64_t extent, doubl
 
 double bounded(double value) { return std::isnan(value) ? 0.0 : std::clamp(value, -kFurthest, kFurthest); }
 
-// Find the texels of one axis: one, or the two that a linear filter blends.
+// Return the texel of a fetch along one axis, or the two texels that a linear filter blends.
 int axis_texels(const Sampler& sampler, double coordinate, int64_t extent, bool linear, bool whole, AxisTexel* texels) {
     if (whole) {
         const auto index = int64_t(bounded(coordinate));

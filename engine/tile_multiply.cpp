@@ -21,7 +21,7 @@ template <bool kFused>
     return kFused ? std::fma(x, y, sum) : sum + x * y;
 }
 
-// This is inlined into one function per instruction set. Four rows of sums stay in vector registers.
+// Compilers inline this function into one function per instruction set. Four rows of sums stay in vector registers.
 template <bool kFused>
 [[gnu::always_inline]] inline void multiply_rows(const TileA& a, const double* b, double* sums) {
     const int high = a.m / 8, blocks = a.k / a.width, width = a.width;

@@ -70,7 +70,7 @@ class Launch {
     bool counted_, has_given_;
 };
 
-// Kernel on a GPU: its launches, and its configs that can run.
+// Launches of a kernel on a GPU, and the configs that can run.
 struct Kernel {
     nb::object kept_space;
     nb::list kept_launches;
@@ -99,7 +99,7 @@ struct Kernel {
 // on some problems, two in three configs are duplicates.
 class LaunchTimes {
   public:
-    std::vector<int64_t> places, columns;  // index of each config that performs the launch, and its column
+    std::vector<int64_t> places, columns;  // configs that perform the launch, and their columns
     Table<const double> work, pipe_clk, times;
 
     // Compute the times of a launch, unless the last call had the same arguments.

@@ -1,4 +1,4 @@
-// One launch of a kernel's configs: its data, and the analytical model of its time.
+// Data of one launch of a kernel's configs, and the analytical model of the launch's time.
 #pragma once
 
 #include "arrays.h"

@@ -6,7 +6,7 @@
 
 namespace kernrec::query {
 
-// Models that correct the analytical model one after the other; usually one.
+// Models that correct the analytical model, one after another. Usually, there is one model.
 class LearnedModel {
   public:
     // Corrections of N candidates, and their features under the last model, (N, F).

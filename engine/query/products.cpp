@@ -46,7 +46,7 @@ enum Figure : int64_t {
     kRest = 43,
     kFigures = 45,
 };
-// Number of tiles whose waves are features, indices of the two square tiles, number of tiles whose time is a feature.
+// kWaves, kTimed: number of tiles whose waves or times are features. kSquares: indices of the two square tiles.
 constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
 constexpr double kLeastSplit = 256.0;  // minimum elements of a part in a split reduction
 constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replace 0 in logarithms
@@ -197,7 +197,7 @@ struct Products {
         work(kTotalS, i) = launch_s + busy_s;
     }
 
-    // Do the same as `fill_tensor_tiles`, without tensor cores.
+    // Like `fill_tensor_tiles`, but for GPUs or data types without tensor cores.
     KERNREC_INLINE void fill_simt_tiles(const Table<const double>& sizes, std::vector<double>& seconds,
                                         const Table<double>& work, int64_t i) const {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);

@@ -39,7 +39,7 @@ nb::object unless_unreachable(F function) {
     }
 }
 
-// Array that views memory of the object whose property it is, and keeps this object alive.
+// Array that views memory of a C++ object, and keeps the object alive.
 template <class T>
 using View = nb::ndarray<nb::numpy, T>;
 

@@ -8,7 +8,7 @@
 namespace kernrec::query {
 namespace {
 
-// Relative cost difference below which configs are alike. Repeated measurements differ by 0.5 to 1 %.
+// Configs are alike if their costs differ by at most this fraction. Repeated measurements differ by 0.5 to 1 %.
 constexpr double kSame = 0.005;
 // Number of candidates examined per requested row, because most of the best candidates are alike.
 constexpr int64_t kListed = 8;

@@ -39,7 +39,7 @@ struct PickCosts {
     int64_t count = 0;
     std::vector<double> latency, energy;
     std::vector<double> power, source;  // filled only if `bounded`; source of the latency
-    std::vector<int64_t> places;        // index of each entry in (points, count); empty if all exist
+    std::vector<int64_t> places;        // index of each entry in (points, count); empty if no entry is missing
 
     void add(double seconds, double joules, double watts, double from, bool bounded) {
         latency.push_back(seconds), energy.push_back(joules);

@@ -1,4 +1,4 @@
-// Configs of a kernel, and its expressions on the distinct combinations of the tunables that each depends on.
+// Configs of a kernel, and values of its expressions. Each value is computed once per combination of its tunables.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +59,7 @@ struct Node {
     Kind kind = Kind::kInteger;
     bool dynamic = false;  // depends on the problem
     int32_t operands[4] = {-1, -1, -1, -1};
-    uint64_t support = 0;  // mask of tunables that it depends on; the last bit stands for all tunables from the 64th on
+    uint64_t support = 0;  // mask of the tunables in the expression; the last bit stands for all from the 64th on
     int32_t domain = 0, depth = 1;
     int64_t place = -1;  // first register
     int64_t number = 0;  // value of a number, or index of a text, column, name or reason
@@ -178,7 +178,7 @@ class Space {
     std::vector<std::vector<int64_t>> spare_;  // registers of earlier problems
 };
 
-// Space on one problem; computes each value on first use.
+// Space on one problem. Computes each value on first use.
 class Problem {
   public:
     Problem(nb::object space, nb::dict names, nb::dict tensor_bytes, bool too_large, double flops, double bytes);

@@ -1,4 +1,4 @@
-// Computes the nodes of expressions: those that do not depend on the problem, and those of one problem.
+// Computes the values of expressions. Nodes that do not depend on the problem are computed once for all problems.
 #include "space.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMostSpare = 80;
 
-// Reason why an expression has no value; reported with the text of its expression.
+// Reason why an expression has no value. The error message also contains the text of the expression.
 struct Refusal {
     std::string reason;
 };

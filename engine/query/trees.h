@@ -1,4 +1,4 @@
-// Boosted trees: those that correct a backend's bound, and those of trained models.
+// Boosted trees, which correct the bound of a backend or the analytical model of a kernel.
 #pragma once
 
 #include "arrays.h"
@@ -23,7 +23,7 @@ class Trees {
     struct Descent {
         const int32_t* features;
         size_t number;  // of the row
-        double enough;  // the row does not matter if its final sum exceeds this one
+        double enough;  // rows with a larger final sum do not matter
         double sum;
     };
 

@@ -187,7 +187,6 @@ def _row(made: "Comparison") -> list[str]:
 
 
 def _tiles(config: "Tiles") -> str:
-    """Describe a config in a few words."""
     if "GROUP_SIZE_M" not in config:
         return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")

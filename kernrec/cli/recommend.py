@@ -231,7 +231,6 @@ def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> Non
 
 
 def _kernels_written(answers: "Sequence[Answer]") -> str:
-    """Describe the kernels that were written."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())

@@ -40,8 +40,8 @@ Coefficients = dict[str, Any]
 
 
 def _fitted() -> list[tuple[tuple[tuple[str, ...], ...], float, float]]:
-    """Return (paths, start value, deviation) of each coefficient to fit. The values at the paths in `power.toml` equal
-    the coefficient. The deviation is the standard deviation of log(coefficient / start value)."""
+    """Return (paths in `power.toml`, start value, standard deviation of log(coefficient / start value)) of each
+    coefficient to fit."""
     starts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     fitted: list[Any] = []
     for chip in starts["chip"]:
