@@ -37,8 +37,7 @@ struct SiteCounts {
     uint64_t requests = 0, lanes = 0, bytes = 0, moved = 0, ideal = 0, atomics = 0;
 };
 
-// Bits of `Watch::roles`: a volatile, relaxed or similar access; an instruction that lanes of a warp run together; an
-// integer division.
+// Bits of `Watch::roles`: a volatile, relaxed or similar access; a warp-level instruction; an integer division.
 constexpr uint8_t kSynchronizes = 1, kGathers = 2, kDivides = 4;
 
 // Checks of a launch, and their findings. Batches run one after another.

@@ -28,8 +28,7 @@ uint32_t distinct_sorted(const int64_t* values, uint32_t count) {
     return number;
 }
 
-// Return the number of distinct units in the busiest bank of shared memory. A unit is an address divided by the width
-// of a bank. With `atomic`, equal units count separately.
+// Return the number of distinct units (address / bank width) in the busiest bank. With `atomic`, equal units count, too.
 uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool atomic) {
     uint8_t load[32] = {};
     uint32_t most = 0;

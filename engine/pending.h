@@ -32,8 +32,7 @@ struct BarrierPhase {
     uint64_t word() const;
 };
 
-// Test whether a barrier's phase is complete. `barrier` is an 8-byte access. `wanted` is the state or the parity for
-// which each lane waits.
+// Test whether a barrier's phase is complete. `wanted` is the state or the parity for which each lane waits.
 struct PhaseTest {
     Instruction barrier;
     Row wanted;

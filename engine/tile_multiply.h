@@ -42,8 +42,7 @@ struct MatrixMultiply {
     NumberType scale = NumberType::kUe8m0;
 };
 
-// Scale factors of A or B: a register, the first byte in this register, and a number that selects threads of each group
-// of four threads.
+// Scale factors of A or B: a register, its first byte, and which threads of each group of four threads have factors.
 struct ScaleFactors {
     const uint32_t* factors = nullptr;
     uint32_t byte = 0;

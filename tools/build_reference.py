@@ -185,8 +185,7 @@ def answers() -> dict[str, Any]:
 
 
 def meaning_of(command: str, field: str) -> str:
-    """Return the description of a field in a command's answer. Also look in the fields of `kernrec recommend`. Return
-    an empty text if neither describes it."""
+    """Return the description of a field for a command, else for `kernrec recommend`, else an empty text."""
     like_recommendations = re.sub(r"^(recommendations|beside|totals|rows|gpus)\[\]\.", "", field)
     for about, name in ((FIELDS[command], field), (FIELDS["kernrec recommend"], like_recommendations)):
         for path in (name, f"recommendations[].{name}"):

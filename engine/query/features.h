@@ -100,8 +100,7 @@ class Extent {
     int64_t groups_ = 0;
 };
 
-// Fill `seconds` (C,) with lower bounds on the times of candidates. A candidate must move its compulsory bytes, and run
-// its arithmetic at the clock that its power limit allows.
+// Fill `seconds` (C,) with lower bounds on times: to move the compulsory bytes, and to compute at the actual clock.
 void least_seconds(const Table<const double>& quantities, double bandwidth, double boost_hz,
                    const Row<double>& seconds);
 

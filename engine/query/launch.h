@@ -65,14 +65,13 @@ struct Device {
     double core_time, dram_time;  // calibration factors for times of the core's clock domain, and of DRAM
 };
 
-// Demand of a launch's variants, (variants, terms, quantities). A block has term 0, each loop trip has another term.
-// Only a `stretched` demand has the quantity `kInTurn`.
+// Demand of a launch's variants, (variants, terms, quantities): of a block, then of a trip of each loop.
 struct Demand {
     using Rates = nb::ndarray<const double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
     const double* rates;
     int64_t variants = 0, terms = 0, quantities = 0;
-    bool grouped = false, stretched = false;
+    bool grouped = false, stretched = false;  // stretched: with the quantity `kInTurn`
 
     Demand(Rates rates_of, bool grouped, bool stretched);
     // Return the quantities of each term of a variant.

@@ -8,8 +8,7 @@ namespace kernrec::query {
 namespace {
 
 constexpr double kMostRatio = 20.0;  // largest logarithm of a correction; only untrained trees exceed it
-// Number of descents (one row through one tree) that run interleaved. A step of a descent needs the step before, so the
-// CPU would wait in a single descent.
+// Descents (one row through one tree) that run interleaved, because each step of a descent waits for the step before.
 constexpr size_t kTogether = 16;
 constexpr size_t kChunk = 20;  // trees between two checks of which rows still matter
 constexpr size_t kRows = 128;  // features of more rows would exceed the CPU cache

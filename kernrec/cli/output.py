@@ -275,10 +275,9 @@ _UNKNOWN_DAY = "1970-01-01"
 
 
 class NotePrinter:
-    """Prints each note once on standard error."""
+    """Prints each note once on standard error, followed by its explanation if `why` is true."""
 
     def __init__(self, why: bool = False) -> None:
-        """Set up the printer. `why` adds the explanation of each note."""
         self._why = why
         self._seen: set[str] = set()
 

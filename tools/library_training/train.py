@@ -32,9 +32,8 @@ _FIELDS = "name case alike_width dtypes layouts alike local kinds multiples orig
 
 
 def train_set(recording: Recording, folds: int = FOLDS) -> tuple[dict[str, Any], dict[str, Trees]]:
-    """Train all trees of one recorded set. Return (the set's entry in the model card, the trees keyed by name).
-
-    Problems are divided into five folds. To calibrate intervals, `folds` of them are held out in turn."""
+    """Train all trees of one recorded set. Return (the set's entry in the model card, the trees keyed by name). To
+    calibrate intervals, hold out problems in `folds` rounds: a fifth of the problems each."""
     table, recorded, trees = Table.of(recording), recording.recorded, dict[str, Trees]()
     heads: dict[str, dict[str, Any]] = {quantity: {} for quantity in table.matrix}
     named: tuple[int, int] | None = None

@@ -103,12 +103,8 @@ class Predictor:
         self, coefficients: Mapping[str, Any], watts: np.ndarray | None = None,
         architectures: Collection[str] | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """Return the predicted power of each load in watts, (N,).
-
-        Args:
-            watts: Powers of loads on other architectures, (N,).
-            architectures: Architectures to predict, such as `sm_80`. None predicts all loads.
-        """
+        """Return the predicted power of each load in watts, (N,). With `architectures` (such as `sm_80`), predict only
+        loads on these architectures, and copy the powers of other loads from `watts`."""
         result = np.empty(self._count) if watts is None else watts.copy()
         for gpu, inputs, rows, clock_hz, rates in self._batches:
             if architectures is None or f"sm_{gpu.sm}" in architectures:

@@ -156,7 +156,6 @@ def _limits(data: Path) -> None:
 
 
 def _throughput(title: str, loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> None:
-    """Print predicted over recorded throughput at the power limit."""
     table = Table(f"\n{title} that reach {REACHED:g} of the rate: throughput, predicted over recorded")
     for load in loads:
         fits = {"fitted": shipped()} | ({"held out": held_out[load.gpu]} if load.gpu in held_out else {})

@@ -100,7 +100,7 @@ def microbenchmarks(data: Path) -> Iterator[Load]:
     # The widest accesses reach 0.95 of the peak rate. Narrower accesses took 1.04 and 1.16 times as long.
     widths = {"benchmark_float": (1, 0.82), "benchmark_two_float": (2, 0.92), "benchmark_four_float": (4, 0.95)}
     for row in recorded_dicts(data / "power" / "rtx8000_microbenchmarks_dvfs.parquet"):
-        name, rates = row["benchmark"].split("-")[0], _activity(row)
+        name, rates = row["benchmark"].split("-")[0], _dcgm_rates(row)
         if name == "mixbench" and "int" in row["kernel"]:
             rates["issue.imad"] = rates.pop("issue.fma32")
         elif name == "shmembench" and row["DRAMA"] < 0.1:
@@ -116,7 +116,7 @@ def kernels(data: Path) -> Iterator[Load]:
     """Yield 20 kernels of benchmark suites on a Quadro RTX 8000. DCGM measured FMA, f64 and DRAM activity. Other rates
     follow from the PTX and are limited by the SM's issue rate."""
     for row in recorded_dicts(data / "power" / "rtx8000_kernels_dvfs.parquet"):
-        rates = _activity(row)
+        rates = _dcgm_rates(row)
         counts = {name: sum(row[opcode] for opcode in opcodes.split()) for name, opcodes in _TABLES["opcodes"].items()}
         f64 = min(row["f64"], counts["arithmetic"])
         runs = max(
@@ -127,8 +127,7 @@ def kernels(data: Path) -> Iterator[Load]:
         yield _of_rtx_8000("kernels", row, rates | {"shared.wavefronts": row["shared"] * runs})
 
 
-def _activity(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the event rates that DCGM measured."""
+def _dcgm_rates(row: Mapping[str, Any]) -> dict[str, float]:
     gpu = find_gpu(_RTX_8000)
     clocks = gpu.sms * row["core_frequency"] * 1e6
     issued = {"issue.fma32": 2 * clocks * row["FP32A"], "issue.f64": clocks / 16 * row["FP64A"]}

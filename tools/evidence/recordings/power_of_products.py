@@ -94,10 +94,8 @@ def agreement(these: Products) -> tuple[Array, Array]:
 
 
 def below_others(sets: Collection[Products]) -> dict[tuple[str, str, str], str]:
-    """Return the backends whose power is doubtful: (system, framework, dtype) -> other backend.
-
-    A power is doubtful if it is lower than that of the other backend on shapes where both take about equal time. The
-    median logarithmic difference must exceed `BELOW`."""
+    """Return the backends with doubtful power: (system, framework, dtype) -> other backend. Both backends take about
+    equal time on some shapes, but the median of log(power of the other backend / power) exceeds `BELOW`."""
     doubtful = {}
     for these, other in permutations(sets, 2):
         if (other.system, other.dtype) != (these.system, these.dtype):
