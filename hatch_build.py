@@ -49,7 +49,7 @@ class EngineBuildHook(BuildHookInterface[Any]):
         return [] if system_compiler() else ["ziglang"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the engine; `version` is `editable` or `standard`."""
+        """Compile the engine. `version` is `editable` or `standard`."""
         if self.target_name != "wheel":
             return
         root = Path(self.root)
@@ -73,7 +73,7 @@ class EngineBuildHook(BuildHookInterface[Any]):
 
 
 def system_compiler() -> list[str] | None:
-    """Return the command of the C++ compiler of the system, or None; on Windows `ziglang` compiles."""
+    """Return the command of the system's C++ compiler, or None. On Windows, it is None: `ziglang` compiles there."""
     if sys.platform == "win32":
         return None
     for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):

@@ -28,7 +28,7 @@ uint32_t distinct_sorted(const int64_t* values, uint32_t count) {
     return number;
 }
 
-// Return the number of distinct units (address / bank width) in the busiest bank. With `atomic`, equal units also count.
+// Return how many distinct units (address / bank width) are in the busiest bank. With `atomic`, count every lane.
 uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool atomic) {
     uint8_t load[32] = {};
     uint32_t most = 0;

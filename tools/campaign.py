@@ -65,7 +65,7 @@ def _in_place(started: float) -> int:
 
 
 def run(arguments: argparse.Namespace, deadline: float) -> int:
-    """Run one session of the campaign; return exit status 1 if measuring ended with an error."""
+    """Run one session of the campaign. Return exit status 1 if measuring ended with an error."""
     from kernrec.errors import KernrecError
     from kernrec.store.intake import merge_file
 

@@ -74,8 +74,8 @@ os.execv("{nvcc}", ["{nvcc}", "-arch=compute_80", "-cudart", "none", *arguments,
 
 
 class Program(NamedTuple):
-    """Program of a suite, with its arguments. `check` is `output` if the program prints whether its result is correct;
-    otherwise, it is `status`. `verified` is `right` if the program ran correctly before; otherwise, it is empty."""
+    """Program of a suite, with its arguments. `check` is `output` if the program prints whether its result is correct,
+    or else `status`. `verified` is `right` if the program ran correctly before, or else empty."""
 
     suite: str
     name: str
@@ -85,7 +85,7 @@ class Program(NamedTuple):
 
 
 Outcome = tuple[str, float, str]
-"""(`right`, `wrong`, `too slow`, `not built` or the exit status; seconds; text) of one program."""
+"""(`right`, `wrong`, `too slow`, `not built` or exit status, seconds, text) of one program."""
 
 
 def run(

@@ -1,5 +1,5 @@
-"""Command lines of tools: the arguments of a function `run` are the options of a script, or of a module's command in
-`tools/bench.py` and `tools/evidence`."""
+"""Turn functions into command lines. The arguments of a function `run` become the options of a script, or the options
+of a command of `tools/bench.py` or `tools/evidence`."""
 
 import ast
 import functools

@@ -9,7 +9,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 TOOLS = Path(__file__).resolve().parents[1]
-# Remove this folder from the path, because its modules would hide packages of the same name.
+# Remove this folder from the path, because modules in this folder would hide packages of the same name.
 sys.path[:1] = [str(TOOLS), str(TOOLS.parent)]
 
 from front import main  # noqa: E402

@@ -304,8 +304,8 @@ class Sample:
 def sampled_space(
     recorded: RecordedSet, recording: Recording, folders: tuple[Path | None, Path], count: int, processes: int = 1
 ) -> Sample:
-    """Profile at most `count` configs of a recorded search space; GPUs of an architecture share the sample and its
-    profiles. `folders` are the kernels' sources and the recordings."""
+    """Profile at most `count` configs of a recorded search space. GPUs of an architecture have the same sample
+    and profiles. `folders` are the kernels' sources and the recordings."""
     if recording.unfit:
         raise KernrecError(recording.unfit)
     kernel, gpu = recorded.kernel(folders[0]), find_gpu(recording.gpu)

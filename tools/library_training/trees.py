@@ -37,8 +37,8 @@ If there are only a few hundred long launches, trees would apply their peculiari
 _NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _FEW_ROWS = 5000
-"""Maximum number of rows of a set whose GPUs share their rows. With shared rows, held-out unaligned matmuls of the set
-`inductor` are 8 and 5 % off on the A100 and the H100, instead of 10 and 7 %."""
+"""In sets with at most this many rows, all trees are trained on rows of all GPUs. Then held-out unaligned matmuls of
+the set `inductor` are 8 and 5 % off on the A100 and the H100, instead of 10 and 7 %."""
 _SHARED_ROUNDS, _SHARED_LEVELS, _SHARED_LEAVES = (80, 40), 5, 16
 """Numbers of trees, levels and leaves for unrecorded GPUs. Deeper trees predict held-out GPUs worse."""
 _SHARED_ROWS = 40_000
@@ -77,8 +77,8 @@ class Boosted:
 
 
 def boost_gpu(table: Table, quantity: str, gpu: str, rows: Array) -> Boosted:
-    """Train the trees of one GPU on these rows. If the set has few rows, also train on rows of other GPUs, but skip
-    problems that this GPU's remaining rows contain: those are held out."""
+    """Train the trees of one GPU on these rows. If the set has few rows, also train on rows of other GPUs. Skip
+    problems in this GPU's remaining rows, because these problems are held out."""
     if len(table.recording) <= _FEW_ROWS:
         held_out = np.setdiff1d(table.problem[table.on(gpu, quantity)], table.problem[rows])
         every = np.flatnonzero(np.isfinite(table.target[quantity]))
@@ -142,7 +142,7 @@ def _boosted(
 _FEWEST_TIMES = 30
 """Minimum number of times of a backend on a GPU from which its overhead is fitted."""
 _LEAST_S = 1e-6
-"""Minimum overhead in seconds. A shorter one may be an error of the bound."""
+"""Minimum overhead in seconds. A shorter overhead may be an error of the bound."""
 _DIFFERENT = 1.1
 """Minimum ratio between the times of two backends that do not count as equally fast."""
 
@@ -154,7 +154,7 @@ def left_out_errors(table: Table, quantity: str, gpu: str, folds: int = FOLDS) -
 
 
 def between_errors(table: Table, quantity: str, gpu: str) -> Array:
-    """Return log(measured / predicted), (N,), of trees trained without the row's size; NaN for other rows."""
+    """Return log(measured / predicted), (N,), of trees trained without the row's size. Other rows are NaN."""
     rows = table.on(gpu, quantity)
     folds = [group_folds(table.recording.dims[name], FOLDS, seed=7) for name in table.recording.recorded.grid]
     return _errors_without(table, quantity, gpu, [np.any([fold[rows] == 0 for fold in folds], axis=0)] * bool(folds))

@@ -32,7 +32,7 @@ AIMS = (0.965, 0.98, 0.99, 0.995)
 MOST, NOISE = 24, 0.01
 """Maximum number of contenders (configs that may be the best) per problem, and relative deviation of a measurement."""
 GAPS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""Logarithmic distances of a prediction from the best one, for which the prediction errors are estimated."""
+"""Logarithmic distances between a prediction and the best prediction, for which prediction errors are estimated."""
 _FEWEST, _SCALED_ON = 10, 200
 _MEDIAN = 0.7407
 """Median of the absolute value of Student's t distribution with four degrees of freedom."""

@@ -43,7 +43,7 @@ def parquet_columns(path: Path, condition: str = "true", columns: str = "*") -> 
 
 
 def named(column: str, names: str | Mapping[str, object]) -> str:
-    """Return an SQL expression that maps the texts of a column as `names` does, a mapping or a table of `NAMES`."""
+    """Return an SQL expression that translates the texts of a column by `names`, a mapping or a table of `NAMES`."""
     words = NAMES[names] if isinstance(names, str) else names
     cases = " ".join(f"WHEN {quoted(old)} THEN {quoted(new)}" for old, new in words.items())
     return f"CASE {column} {cases} END"

@@ -23,12 +23,12 @@ Array = np.ndarray
 REACHED = 0.93
 """Fraction of the tensor cores' rate that the fastest large matmuls reach at the actual clock."""
 AGREES = 0.1
-"""Standard deviation of the logarithm of the power between neighboring shapes, as normal scatter."""
+"""Standard deviation of log(power / power of a neighboring shape) in correct readings."""
 MISREAD = 0.15
-"""Drop of the logarithm of the power, compared with a neighbor of equal time, above which a reading counts as wrong."""
+"""A reading counts as wrong if log(power of a neighbor of equal time / power) exceeds this value."""
 BELOW, ALIKE, FEWEST = 0.2, 0.2, 20
-"""Thresholds for doubting all powers of a backend: minimum median drop of the logarithm of power compared with another
-backend, maximum logarithmic difference of the times, minimum number of shapes."""
+"""Thresholds for doubting all powers of a backend, compared with another backend: minimum median of log(power of the
+other backend / power), maximum logarithmic difference of the times, minimum number of shapes."""
 HELD = 0.95
 """Fraction of the power limit above which the limit is assumed to slow down a load."""
 SHORTEST_S = 3e-5
