@@ -251,8 +251,8 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
     decoder.note_atomic(made.space);
 });
 
-// The emulator has nothing to do for these opcodes. The grid for which `griddepcontrol` waits has already finished, and
-// lanes converge before a basic block that begins with `bar.warp.sync`.
+// The emulator has nothing to do for the opcodes below. The grid for which `griddepcontrol` waits has already finished,
+// and lanes converge before a basic block that begins with `bar.warp.sync`.
 const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep",
                              "griddepcontrol", "bar"},
                             [](Decoder& decoder, const Source&) { decoder.emit(nothing); });
@@ -283,7 +283,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
     if (batch.checks()) batch.checks()->start_copies(targets, bytes);
     const uint32_t* const ignores = ins.e ? batch.flags(ins.e) : nullptr;
     const uint32_t* const sizes = ins.c ? batch.row<uint32_t>(ins.c) : nullptr;
-    std::array<std::vector<WarpMask>, kMostCopied + 1> reading;  // lanes of each request, indexed by bytes
+    std::array<std::vector<WarpMask>, kMostCopied + 1> reading;  // lanes that read the same number of bytes
     std::vector<Batch::Copies> copies(targets.size());
     for (size_t i = 0; i < targets.size(); i++) {
         const Resolved& at = targets[i];

@@ -233,7 +233,7 @@ class Batch {
     std::unique_ptr<RaceDetector> races_;
     std::unique_ptr<Checks> checks_;
     std::vector<BlockWatch*> watches_;  // recorded accesses of each block of the batch, or null
-    int64_t step_ = 0, turn_ = 0;  // basic blocks run so far, and this number when the current step began
+    int64_t step_ = 0, turn_ = 0;  // basic blocks run so far, and before the current step (see watch.h)
     int64_t room_ = 0;  // number of sectors that the batch may still record
     PhaseRaces* phase_races_ = nullptr;
     std::unique_ptr<Handovers> handovers_;

@@ -16,8 +16,8 @@ constexpr uint32_t kUnset = ~0u;  // origin of a register that nothing wrote
 
 bool is_in(const std::string& opcode, const std::set<std::string>& opcodes) { return opcodes.count(opcode) != 0; }
 
-// Results of `kOfAny` are undefined if any operand is undefined. Opcodes in `kOfAll` combine parts of operands, so
-// their results are undefined only if all operands are.
+// An opcode in `kOfAny` has an undefined result if any operand is undefined. Opcodes in `kOfAll` combine parts of
+// operands, so their result is undefined only if all operands are.
 const std::set<std::string> kOfAny{"cvt", "add", "sub",  "mul", "mad", "fma",   "neg", "abs",  "min",  "max", "not",
                                    "shl", "shr", "setp", "set", "ex2", "lg2",   "rcp", "sqrt", "sin",  "cos", "tanh",
                                    "div", "rem", "popc", "clz", "sad", "rsqrt", "bfe", "brev", "cvta", "and", "testp"};

@@ -25,7 +25,7 @@ inline Space space_of(const Source& ins) {
                                  : Space::kGeneric;
 }
 
-// Return the number type called `name`. Fail if `names`, the types of an instruction, lacks it. Bit types are unsigned.
+// Return the type called `name`. Fail if it is not in `names`, the types of an instruction. Bit types are unsigned.
 inline NumberType type_among(const std::string& name, std::initializer_list<const char*> names) {
     for (const char* each : names)
         if (name == each) return number_type(name);

@@ -270,7 +270,7 @@ Run of_type(const std::string& type, bool ftz) {
     return of_wide_type<op, sources>(type, ftz);
 }
 
-// Directed rounding: compute in the CPU's rounding mode. `code` is the index of the opcode + 8 x that of the direction.
+// Directed rounding: compute in the CPU's rounding mode. `code`: index of the opcode + 8 * index of the direction.
 constexpr const char* kDirectedOpcodes[] = {"add", "sub", "mul", "div", "rcp", "sqrt", "fma"};
 constexpr std::pair<const char*, int> kDirections[] = {{"rz", FE_TOWARDZERO}, {"rm", FE_DOWNWARD}, {"rp", FE_UPWARD}};
 constexpr auto kDirected = [](auto a, auto b, auto c, uint32_t code) {

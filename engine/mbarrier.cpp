@@ -26,7 +26,7 @@ void act_on_barriers(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<BarrierForm>(ins);
     Mbarriers& barriers = batch.work().mbarriers;
     PhaseRaces* races = form.releases ? batch.phase_races() : nullptr;
-    std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // warps that already released to a phase
+    std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // (warp, barrier, phase) of each release
     const bool changes = form.action == Action::kInitialize || form.action == Action::kInvalidate;
     for (const LanePlace& use : barriers_of(batch, form.barrier, changes)) {
         const uint32_t count = form.count ? uint32_t(batch.value(form.count, use.lane)) : form.default_count;

@@ -37,7 +37,7 @@ Place locate(const std::vector<Ranking::Segment>& segments, int64_t position) {
 std::vector<Rank> ranks_of(const std::vector<Deciding>& deciding, const std::vector<bool>& exact) {
     std::vector<Rank> ranks;
     std::vector<uint8_t> tied(deciding.size() + 1, 0);
-    size_t leader = deciding.size();  // best of the current tie
+    size_t leader = deciding.size();  // best of the tie: neighbors may overlap although the ends do not
     for (size_t i = 0; i < deciding.size(); i++) {
         ranks.push_back({int64_t(i) + 1, exact[i], false});
         if (!exact[i]) continue;
