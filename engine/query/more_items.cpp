@@ -1,4 +1,4 @@
-// Limits predicted times so that n items never take longer than n + 1. A backend can always pad its input.
+// Predicts times so that n items never take longer than n + 1. A backend can always pad its input.
 //
 // Trees are not monotonic: they may predict less time for more rows. So they are only evaluated at item counts that
 // recordings usually contain (`chosen`). The time at such a count is the minimum of the predictions at this count and
@@ -7,6 +7,8 @@
 // This minimum considers all larger counts up to the next point of a coarse grid, and then only points of the grid.
 #include <algorithm>
 
+#include "bound.h"
+#include "features.h"
 #include "trees.h"
 
 namespace kernrec::query {
@@ -50,140 +52,205 @@ std::vector<int64_t> chosen(int64_t low, int64_t high) {
     return numbers;
 }
 
-// Item counts whose predictions determine the time of an item count.
-struct Points {
-    // Largest grid point at or below the item count, then `near` chosen counts up to the next grid point, then further
-    // grid points.
-    std::vector<int64_t> numbers;
-    size_t near = 0;  // 0 if the item count is a grid point
-    bool between = false;  // strictly between the first two of the `near` counts
+}  // namespace
 
-    Points(int64_t items, int64_t farthest) {
-        const int64_t low = grid_point(items);
-        std::vector<int64_t> grid{low};
-        while (grid.size() < 2 + kAhead || grid.back() < farthest) grid.push_back(next_grid_point(grid.back()));
-        if (low == items) {
-            numbers = std::move(grid);
-            return;
+ItemPoints::ItemPoints(int64_t items, int64_t farthest) {
+    const int64_t low = grid_point(items);
+    std::vector<int64_t> grid{low};
+    while (grid.size() < 2 + kAhead || grid.back() < farthest) grid.push_back(next_grid_point(grid.back()));
+    if (low == items) {
+        numbers = std::move(grid);
+        return;
+    }
+    const std::vector<int64_t> every = chosen(low, grid[1]);
+    auto first = std::lower_bound(every.begin(), every.end(), items);
+    between = first == every.end() || *first != items;
+    if (between) --first;
+    numbers.push_back(low);
+    numbers.insert(numbers.end(), first, every.end());
+    near = numbers.size() - 1;
+    numbers.insert(numbers.end(), grid.begin() + 2, grid.end());
+}
+
+double ItemPoints::seconds(double own_s, const double* bounds, const Row<const double>& at_points) const {
+    const auto least = [&](size_t first, size_t end) {
+        double result = kInfinity;
+        for (size_t i = first; i < end; i++) result = minimum(result, at_points[int64_t(i)]);
+        return result;
+    };
+    const double upper = least(std::max(near, size_t(1)), numbers.size());
+    const double lower = minimum(at_points[0], upper);
+    if (near == 0) return lower;
+    const auto from = [&](size_t first) {
+        return first == near ? upper : maximum(minimum(least(first, near), upper), lower);
+    };
+    if (!between) return from(1);
+    const double below = bounds[1], above = bounds[2];
+    const double share = above > below ? std::min(std::max((own_s - below) / (above - below), 0.0), 1.0) : 1.0;
+    return from(1) + share * (from(2) - from(1));
+}
+
+MoreItems::MoreItems(const std::vector<double>& flat, int64_t problems, int64_t alone, int64_t together,
+                     int64_t farthest) {
+    require(problems > 0 && !flat.empty() && int64_t(flat.size()) % problems == 0, "sizes: expected some per problem");
+    columns_ = int64_t(flat.size()) / problems;
+    require(alone < columns_ && together < columns_ && farthest > 0, "items: expected a dimension of the problems");
+    for (int64_t problem = 0; problem < problems; problem++) {
+        const double* const sizes = flat.data() + problem * columns_;
+        const int64_t place = sizes[0] > 1.0 ? together : alone;
+        starts_.push_back(int64_t(rows_.size()) / columns_);
+        rows_.insert(rows_.end(), sizes, sizes + columns_);
+        points_.emplace_back();
+        if (place < 0) continue;
+        require(sizes[place] >= 1.0 && sizes[place] < 9e15, "items: expected at least one");
+        for (const int64_t number : points_.back().emplace(int64_t(sizes[place]), farthest).numbers) {
+            rows_.insert(rows_.end(), sizes, sizes + columns_);
+            rows_[rows_.size() - size_t(columns_ - place)] = double(number);
         }
-        const std::vector<int64_t> every = chosen(low, grid[1]);
-        auto first = std::lower_bound(every.begin(), every.end(), items);
-        between = first == every.end() || *first != items;
-        if (between) --first;
-        numbers.push_back(low);
-        numbers.insert(numbers.end(), first, every.end());
-        near = numbers.size() - 1;
-        numbers.insert(numbers.end(), grid.begin() + 2, grid.end());
     }
+}
 
-    // Return the time of the item count. own_s, bounds: monotonic bound of the item count and at each of the points.
-    double seconds(double own_s, const double* bounds, const Row<const double>& at_points) const {
-        const auto least = [&](size_t first, size_t end) {
-            double result = kInfinity;
-            for (size_t i = first; i < end; i++) result = minimum(result, at_points[int64_t(i)]);
-            return result;
-        };
-        const double upper = least(std::max(near, size_t(1)), numbers.size());
-        const double lower = minimum(at_points[0], upper);
-        if (near == 0) return lower;
-        const auto from = [&](size_t first) {
-            return first == near ? upper : maximum(minimum(least(first, near), upper), lower);
-        };
-        if (!between) return from(1);
-        const double below = bounds[1], above = bounds[2];
-        const double share = above > below ? std::min(std::max((own_s - below) / (above - below), 0.0), 1.0) : 1.0;
-        return from(1) + share * (from(2) - from(1));
-    }
-};
+namespace {
 
-// N problems of an op, each followed by its points.
-class MoreItems {
+// Predicted seconds of N problems in S backends.
+class BackendTimes {
   public:
-    // sizes: (N, D). alone: dimension that counts the items if the first size is 1; -1 if there is none. together: the
-    // same for a larger first size. farthest: largest grid point to evaluate. It must not depend on the item count:
-    // every further point can lower the predicted time.
-    MoreItems(Array<const double, 2> sizes_of, int64_t alone, int64_t together, int64_t farthest) {
-        const Table<const double> sizes(sizes_of);
-        columns_ = sizes.columns;
-        require(alone < columns_ && together < columns_ && farthest > 0, "items: expected a dimension of the problems");
-        for (int64_t problem = 0; problem < sizes.rows; problem++) {
-            starts_.push_back(int64_t(rows_.size()) / columns_);
-            const int64_t place = sizes(problem, 0) > 1.0 ? together : alone;
-            const auto add = [&] {
-                for (int64_t i = 0; i < columns_; i++) rows_.push_back(sizes(problem, i));
-            };
-            add();
-            points_.emplace_back();
-            if (place < 0) continue;
-            require(sizes(problem, place) >= 1.0 && sizes(problem, place) < 9e15, "items: expected at least one");
-            for (const int64_t number : points_.back().emplace(int64_t(sizes(problem, place)), farthest).numbers) {
-                add();
-                rows_[rows_.size() - size_t(columns_ - place)] = double(number);
-            }
-        }
-    }
-
-    nb::object sizes() const {
-        const size_t columns = size_t(columns_);
-        return numpy(rows_, std::array<size_t, 2>{rows_.size() / columns, columns});
-    }
-    nb::object starts() const { return numpy(starts_); }
-
-    // Fill the seconds of N problems, (S, N). The inputs have P columns: each problem is followed by its points. table:
-    // features, (F, P). base: times to correct, (S, P). bounds: monotonic bounds, (P,). least: minimum times, (P,).
-    void fill(const TreeReader& reader, Array<const double, 2> table, Array<const double, 2> base,
-              Array<const double, 1> bounds_of, Array<const double, 1> least, Array<double, 2> filled) const {
-        const std::vector<double> bounds = copied(Row<const double>(bounds_of));
-        const int64_t count = int64_t(bounds.size());
-        const Table<double> seconds(filled);
-        require(count * columns_ == int64_t(rows_.size()) && seconds.rows == reader.backends() &&
-                    seconds.columns == int64_t(starts_.size()),
-                "items: expected seconds of each point");
-        const TreeReader::Inputs inputs{table, base, least, kInfinity, std::nullopt};
-        std::vector<double> room(size_t(seconds.rows * count));
-        const Table<double> at_points(room.data(), seconds.rows, count, count, 1);
+    // overheads_of: seconds that each backend adds to the bound, (S,). math_share: fraction of `Bound::kMathS` below
+    // which no time is possible. sizes, work: range of the recorded sizes, and of log2(seconds of work) unless null.
+    BackendTimes(const MoreItems& more, const Bound& bound, const TreeReader& reader,
+                 Array<const double, 1> overheads_of, double math_share, const Extent& sizes, const Extent* work)
+        : backends_(reader.backends()) {
+        const int64_t count = bound.count;
+        const Row<const double> overheads(overheads_of), bounds = bound.row(Bound::kTotalS),
+                                                         math = bound.row(Bound::kMathS);
+        const Table<const double> features = bound.features();
+        require(count == more.sizes().columns && overheads.size == backends_, "bound: expected one of each point");
+        std::vector<double> base, least;
+        for (int64_t row = 0; row < backends_; row++)
+            for (int64_t at = 0; at < count; at++) base.push_back(bounds[at] + overheads[row]);
+        for (int64_t at = 0; at < count; at++) least.push_back(math_share > 0.0 ? math[at] * math_share : 0.0);
+        const TreeReader::Inputs inputs{
+            features, {base.data(), backends_, count, count, 1}, {least.data(), count}, kInfinity, std::nullopt};
+        std::vector<double> room(size_t(backends_ * count));
+        const Table<double> at_points(room.data(), backends_, count, count, 1);
         // A far point can only lower the time, so trees stop as soon as a point is slower than the last near point.
         std::vector<TreeReader::Cell> near, far;
         const auto each = [&](auto apply) {
-            for (size_t i = 0; i < starts_.size(); i++)
-                for (int64_t row = 0; row < seconds.rows; row++) apply(row, starts_[i], points_[i], int64_t(i));
+            for (size_t i = 0; i < more.starts().size(); i++)
+                for (int64_t row = 0; row < backends_; row++) apply(row, more.starts()[i], more.points(i));
         };
-        each([&](int64_t row, int64_t start, const auto& points, int64_t) {
+        each([&](int64_t row, int64_t start, const auto& points) {
             for (int64_t at = start + (points ? 1 : 0); at <= start + (points ? 1 + int64_t(points->near) : 0); at++)
                 near.push_back({row, at, kInfinity});
         });
         reader.fill(inputs, near, at_points);
-        each([&](int64_t row, int64_t start, const auto& points, int64_t) {
+        each([&](int64_t row, int64_t start, const auto& points) {
             if (!points) return;
             const int64_t last = start + 1 + int64_t(points->near);
             for (int64_t at = last + 1; at < start + 1 + int64_t(points->numbers.size()); at++)
                 far.push_back({row, at, at_points(row, last)});
         });
         reader.fill(inputs, far, at_points);
-        each([&](int64_t row, int64_t start, const auto& points, int64_t i) {
+        each([&](int64_t row, int64_t start, const auto& points) {
             const double* const first = &at_points(row, start);
-            seconds(row, i) = !points ? *first
-                                      : points->seconds(bounds[size_t(start)], bounds.data() + start + 1,
-                                                        {first + 1, count - start - 1, 1});
+            seconds_.push_back(
+                !points ? *first
+                        : points->seconds(bounds[start], &bounds[start + 1], {first + 1, count - start - 1, 1}));
         });
+        for (const int64_t start : more.starts()) {
+            Problem problem{0.0, bound.row(Bound::kLaunchS)[start], bound.row(Bound::kWorkS)[start]};
+            sizes.fill<double>({&features(bound.first_size, start), 1, bound.sizes, 0, features.row_step},
+                               {&problem.distance, 1});
+            if (work != nullptr) {
+                const double log_s = std::log2(problem.work_s);
+                double distance = 0.0;
+                work->fill<double>({&log_s, 1, 1, 0, 1}, {&distance, 1});
+                problem.distance = maximum(problem.distance, distance);
+            }
+            problems_.push_back(problem);
+        }
+    }
+
+    // Return the seconds of each problem and backend, (N, S).
+    nb::object seconds() const { return numpy(seconds_, std::array<size_t, 2>{problems_.size(), size_t(backends_)}); }
+    // Return a backend and its seconds, and the seconds of the launch and of the work, for a problem. The backend is
+    // the fastest if `place` is negative.
+    nb::tuple of(int64_t place, size_t number) const {
+        require(number < problems_.size() && place < backends_, "of: expected a backend and a problem");
+        const double* const own = seconds_.data() + number * size_t(backends_);
+        if (place < 0) place = std::min_element(own, own + backends_) - own;
+        return nb::make_tuple(place, own[place], problems_[number].launch_s, problems_[number].work_s);
+    }
+    // Return the factor between each problem's prediction and either end of its interval; see `factor_at` in
+    // kernrec/model/learn/conformal.py. off_grid: whether each problem has an unrecorded size. recorded, between:
+    // logarithmic half-width for recorded and for unrecorded sizes. prior: half-width of the analytical model.
+    std::vector<double> factors(const std::vector<bool>& off_grid, double recorded, double between,
+                                double prior) const {
+        require(off_grid.size() == problems_.size(), "off_grid: expected one of each problem");
+        std::vector<double> result;
+        for (size_t i = 0; i < problems_.size(); i++) {
+            const double square = problems_[i].distance * problems_[i].distance;
+            const double width = off_grid[i] ? between : recorded;
+            result.push_back(std::exp(width + square / (1.0 + square) * (std::hypot(width, prior) - width)));
+        }
+        return result;
     }
 
   private:
-    int64_t columns_ = 0;
-    std::vector<double> rows_;
-    std::vector<int64_t> starts_;  // row of each problem
-    std::vector<std::optional<Points>> points_;
+    struct Problem {
+        double distance;  // from the range of the recorded problems
+        double launch_s, work_s;
+    };
+
+    int64_t backends_;
+    std::vector<double> seconds_;  // (N, S)
+    std::vector<Problem> problems_;
 };
 
 }  // namespace
 
 void bind_more_items(nb::module_& module) {
     const auto exact = [] { return nb::arg().noconvert(); };
+    using View = nb::ndarray<nb::numpy, const double, nb::ndim<2>>;
+    nb::class_<Bound>(module, "Bound")
+        .def(
+            "__init__",
+            [](Bound* self, nb::object names, nb::object constants, Array<const double, 2> work_of,
+               Array<const double, 2> table_of, int64_t first_size, int64_t sizes) {
+                const Table<const double> work(work_of), table(table_of);
+                require(work.rows == Bound::kWorkRows && work.columns == table.columns && table.columns > 0 &&
+                            first_size >= 0 && sizes >= 0 && first_size + sizes <= table.rows,
+                        "bound: expected features of each problem");
+                new (self) Bound{names, constants, table.columns, first_size, sizes, {}, {}};
+                for (int64_t row = 0; row < work.rows; row++)
+                    for (int64_t i = 0; i < work.columns; i++) self->work.push_back(work(row, i));
+                for (int64_t row = 0; row < table.rows; row++)
+                    for (int64_t i = 0; i < table.columns; i++) self->table.push_back(table(row, i));
+            },
+            nb::arg(), nb::arg(), exact(), exact(), nb::arg(), nb::arg())
+        .def_ro("names", &Bound::names)
+        .def_ro("constants", &Bound::constants)
+        .def_ro("first_size", &Bound::first_size)
+        .def_ro("sizes", &Bound::sizes)
+        .def_prop_ro("work", [](const Bound& of) { return View(of.work.data(), {Bound::kWorkRows, size_t(of.count)}); })
+        .def_prop_ro("table", [](const Bound& of) {
+            return View(of.table.data(), {of.table.size() / size_t(of.count), size_t(of.count)});
+        });
     nb::class_<MoreItems>(module, "MoreItems")
-        .def(nb::init<Array<const double, 2>, int64_t, int64_t, int64_t>(), exact(), nb::arg(), nb::arg(), nb::arg())
-        .def_prop_ro("sizes", &MoreItems::sizes)
-        .def_prop_ro("starts", &MoreItems::starts)
-        .def("fill", &MoreItems::fill, nb::arg(), exact(), exact(), exact(), exact(), exact());
+        .def(nb::init<const std::vector<double>&, int64_t, int64_t, int64_t, int64_t>())
+        .def_prop_ro("sizes",
+                     [](const MoreItems& of) {
+                         const Table<const double> all = of.sizes();
+                         return View(all.data, {size_t(all.rows), size_t(all.columns)}, {}, {1, all.rows});
+                     })
+        .def_prop_ro("starts", [](const MoreItems& of) { return numpy(of.starts()); });
+    nb::class_<BackendTimes>(module, "BackendTimes")
+        .def(nb::init<const MoreItems&, const Bound&, const TreeReader&, Array<const double, 1>, double, const Extent&,
+                      const Extent*>(),
+             nb::arg(), nb::arg(), nb::arg(), exact(), nb::arg(), nb::arg(), nb::arg().none())
+        .def_prop_ro("seconds", &BackendTimes::seconds)
+        .def("of", &BackendTimes::of)
+        .def("factors", &BackendTimes::factors);
 }
 
 }  // namespace kernrec::query

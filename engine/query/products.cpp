@@ -1,23 +1,22 @@
 // Computes a bound on the time of a library's matmuls, and the features with which trees correct the bound.
 //
 // kernrec/model/baselines/features/matmul.py and simt_products.py compute the figures and cite their sources.
-#include "arrays.h"
+#include "bound.h"
 
 namespace kernrec::query {
 namespace {
 
 enum Size : int64_t { kBatch, kM, kN, kK, kSizes };
-// kFlopsS to kLaunchS: seconds of math, DRAM and L2 at data-sheet rates, and of the launch. kTotalS: bound on the time.
-// kWorkS: bound without the launch. kMemoryS: seconds of DRAM and L2 at a library's rates. kTilesS: seconds of the best
-// tile. kMoved to kResult: bytes.
+// Rows of `Bound::work`, and further rows. kMemoryS: seconds of DRAM and L2 at a library's rates. kTilesS: seconds of
+// the best tile. kMoved to kResult: bytes.
 enum Work : int64_t {
-    kFlopsS,
-    kDramS,
-    kL2S,
-    kLaunchS,
-    kTotalS,
-    kWorkS,
-    kMemoryS,
+    kFlopsS = Bound::kMathS,
+    kDramS = Bound::kDramS,
+    kL2S = Bound::kL2S,
+    kLaunchS = Bound::kLaunchS,
+    kTotalS = Bound::kTotalS,
+    kWorkS = Bound::kWorkS,
+    kMemoryS = Bound::kWorkRows,
     kTilesS,
     kMoved,
     kWeights,
@@ -93,9 +92,13 @@ struct Products {
     double slower = 0.0;     // relative slowdown at the clock under the power limit
     bool alone = false;      // whether calls were timed one at a time
 
+    nb::object names, constants;  // of the features
+
     double tile(int64_t row, int64_t t) const { return tiles[size_t(row * tile_count + t)]; }
 
-    Products(const std::vector<double>& figures, Array<const double, 2> wave_tiles_of) {
+    Products(const std::vector<double>& figures, Array<const double, 2> wave_tiles_of, nb::object names_of,
+             nb::object constants_of)
+        : names(names_of), constants(constants_of) {
         require(figures.size() == 13, "figures: expected thirteen");
         const double* next = figures.data();
         for (double* figure : {&a_bytes, &b_bytes, &c_bytes, &peak_flops, &bandwidth, &dram, &l2, &l2_bytes, &sms,
@@ -128,14 +131,16 @@ struct Products {
         reread = reread_of, strided_k = strided_k_of, slower = slower_of, alone = alone_of;
     }
 
-    // Fill `work` (kWorkRows, N) and `figures` (kFigures, N) of matmuls with `sizes` (kSizes, N).
-    void fill(Array<const double, 2> sizes_of, Array<double, 2> work_of, Array<double, 2> figures_of) const {
-        const Table<const double> sizes(sizes_of);
-        const Table<double> work(work_of), figures(figures_of);
-        require(sizes.rows == kSizes && work.rows == kWorkRows && figures.rows == kFigures &&
-                    work.columns == sizes.columns && figures.columns == sizes.columns && tile_count > 0,
-                "sizes: expected (4, N), work and figures as many");
+    // Return the bound of matmuls with these sizes, (kSizes, N).
+    Bound bound(const Table<const double>& sizes) const {
+        require(sizes.rows == kSizes && sizes.columns > 0 && tile_count > 0, "sizes: expected (4, N)");
+        const int64_t count = sizes.columns;
+        Bound result{names, constants, count, kFirstSize, kSizes, {}, {}};
+        result.work.resize(size_t(kWorkRows * count)), result.table.resize(size_t(kFigures * count));
+        const Table<double> work(result.work.data(), kWorkRows, count, count, 1),
+            figures(result.table.data(), kFigures, count, count, 1);
         (this->*(kAvx2 ? &Products::fill_avx2 : &Products::fill_plain))(sizes, work, figures);
+        return result;
     }
 
   private:
@@ -299,20 +304,14 @@ struct Products {
 void bind_products(nb::module_& module) {
     const auto exact = [] { return nb::arg().noconvert(); };
     nb::class_<Products>(module, "Products")
-        .def(
-            "__init__",
-            [](Products* self, const std::vector<double>& figures, Array<const double, 2> wave_tiles) {
-                new (self) Products(figures, wave_tiles);
-            },
-            nb::arg(), exact())
+        .def(nb::init<const std::vector<double>&, Array<const double, 2>, nb::object, nb::object>(), nb::arg(), exact(),
+             nb::arg(), nb::arg())
         .def("set_tensor_tiles", &Products::set_tensor_tiles, exact(), nb::arg(), nb::arg())
         .def("set_simt_tiles", &Products::set_simt_tiles, exact(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
              nb::arg(), nb::arg(), nb::arg(), nb::arg())
-        .def("fill", &Products::fill, exact(), exact(), exact());
-    nb::dict rows;
-    rows["work"] = int(kWorkRows), rows["total_s"] = int(kTotalS), rows["work_s"] = int(kWorkS);
-    rows["figures"] = int(kFigures), rows["first_size"] = int(kFirstSize), rows["total"] = int(kTotal);
-    module.attr("PRODUCT_ROWS") = rows;
+        .def("bound", [](const Products& self, const MoreItems& more) { return self.bound(more.sizes()); })
+        .def("bound", [](const Products& self, Array<const double, 2> sizes) { return self.bound(sizes); }, exact());
+    module.attr("PRODUCT_FIGURES") = int(kFigures);
     module.attr("TIMED_TILES") = kTimed;
     module.attr("WAVE_TILES") = kWaves;
     module.attr("LEAST_SHARE") = kLeastShare;

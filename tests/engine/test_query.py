@@ -104,6 +104,9 @@ REFUSED: dict[str, Callable[[], object]] = {
         query.Trees(integers(0), integers(0), integers(0), np.full(1, np.nan, np.float32), TREE[:1], 0.5, 3),
         np.zeros((1, 1), np.float32), integers(0), integers(2**63 - 1), integers(),
     ),
+    "sizes of no problem": lambda: query.MoreItems([], 1, 0, 0, 16),
+    "a size of no dimension": lambda: query.MoreItems([1.0, 2.0], 1, 2, 0, 16),
+    "a bound without features of its sizes": lambda: query.Bound((), {}, np.ones((6, 1)), np.ones((1, 1)), 1, 1),
     "no space": lambda: query.Problem(None, {}, {}, False, 0.0, 0.0),
     "no trees": lambda: query.Reader(None, np.zeros((1, 1), np.float32), integers(), integers(), integers()),
     "a tensor that does not exist": lambda: query.Access(

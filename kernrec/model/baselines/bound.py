@@ -135,17 +135,33 @@ class Bound:
     """Features, (F, N)."""
     constants: Mapping[str, float]
     """Features that are equal for all problems, keyed by name."""
-    log_sizes: Array
-    """Base-2 logarithms of the problems' sizes, (D, N)."""
+    log_sizes: range
+    """Rows of `table` with the base-2 logarithms of the sizes in `Features.DIMS`."""
     work_s: Array | None = None
     """Seconds of work on the GPU without the host's time, or None if calls were timed in a stream."""
+
+    @classmethod
+    def of(cls, in_engine: Any) -> "Bound":
+        """Convert the engine's form of a bound."""
+        *parts, total_s, work_s = in_engine.work
+        sizes = range(in_engine.first_size, in_engine.first_size + in_engine.sizes)
+        busy = dict(zip(PARTS, parts, strict=True))
+        return cls(total_s, busy, in_engine.names, in_engine.table, in_engine.constants, sizes, work_s)
+
+    @property
+    def in_engine(self) -> Any:
+        """Return the engine's form of this bound."""
+        work_s = np.full(len(self.total_s), np.nan) if self.work_s is None else self.work_s
+        work = np.array([*(self.parts[name] for name in PARTS), self.total_s, work_s])
+        sizes = self.log_sizes
+        return query.Bound(self.names, self.constants, work, self.table, sizes.start, len(sizes))
 
     def at(self, numbers: Array) -> "Bound":
         """Return the bound of some problems. `numbers` contains their indices."""
         parts = {name: seconds.take(numbers) for name, seconds in self.parts.items()}
         work_s = None if self.work_s is None else self.work_s.take(numbers)
-        table, log_sizes = self.table.take(numbers, axis=1), self.log_sizes.take(numbers, axis=1)
-        return Bound(self.total_s.take(numbers), parts, self.names, table, self.constants, log_sizes, work_s)
+        table = self.table.take(numbers, axis=1)
+        return Bound(self.total_s.take(numbers), parts, self.names, table, self.constants, self.log_sizes, work_s)
 
 
 def bound_of(
@@ -168,7 +184,8 @@ def bound_of(
     table[of_total] *= 1e6
     np.log2(logs, out=logs)
     logged = (*(f"share.{name}" for name in shares), *(f"log.{name}" for name in dims), "log.total")
-    return Bound(total_s, parts, (*logged, *columns), table, device.constants, of_sizes, work_s)
+    rows = range(len(shares), of_total)
+    return Bound(total_s, parts, (*logged, *columns), table, device.constants, rows, work_s)
 
 
 class Features(Protocol):

@@ -88,7 +88,7 @@ class GpuVendorModel:
     def fastest(self, problem: Problem) -> list[Latency]:
         """Return the fastest latency from each recorded set. This takes less time than `predict`."""
         plain = self._timed_form(problem)
-        latencies = [timed.latency(timed.fastest(number), number) for timed, number in self._timed[plain]]
+        latencies = [timed.latency(number) for timed, number in self._timed[plain]]
         if plain is problem:
             return latencies
         return [(name, with_epilogue(latency, problem, self.gpu), launch_s) for name, latency, launch_s in latencies]
@@ -96,7 +96,7 @@ class GpuVendorModel:
     def latencies(self, problem: Problem) -> Iterator[Latency]:
         """Yield the latency of each backend for a problem without bias and activation."""
         for timed, number in self._timed[self._timed_form(problem)]:
-            yield from (timed.latency(place, number) for place in range(len(timed.seconds)))
+            yield from (timed.latency(number, place) for place in range(len(timed.reader.backends)))
 
     def _timed_form(self, problem: Problem) -> Problem:
         """Predict the times of a problem's recorded form, and return this form."""
@@ -125,7 +125,7 @@ class GpuVendorModel:
     def time(self, problems: Iterable[Problem]) -> None:
         """Predict and cache the times of several problems. One call for all problems is faster than separate calls.
         The problems must be results of `as_recorded`."""
-        times = {problem: list[tuple[Timed, int]]() for problem in problems if problem not in self._timed}
+        times: dict[Problem, list[tuple[Timed, int]]] = {each: [] for each in problems if each not in self._timed}
         together: dict[tuple[Kind, tuple[str, ...]], list[Problem]] = {}
         for problem in times:
             for chosen in self._chosen(problem):

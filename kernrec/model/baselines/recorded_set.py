@@ -14,6 +14,7 @@ P4). The interval is wide, because short calls do not show how long the GPU work
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -157,26 +158,13 @@ class SetModel:
         return any(sizes[name] not in recorded for name, recorded in self._grid)
 
     @cached_property
+    def extents(self) -> tuple[Any, Any]:
+        """Return the engine's form of `extent` and of `work`, which may be None."""
+        return self.extent.in_engine, None if self.work is None else self.work.in_engine
+
+    @cached_property
     def _grid(self) -> list[tuple[str, frozenset[int]]]:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
-
-    def outside(self, log_sizes: Array, work_s: Array | None) -> Array | None:
-        """Return the distance of each of N problems from the range of recorded problems, or None if all are within the
-        range.
-
-        Args:
-            log_sizes: Base-2 logarithms of the sizes, (N, D).
-            work_s: `Bound.work_s` of the problems, (N,).
-        """
-        work = None if work_s is None or self.work is None else np.log2(work_s)[:, np.newaxis]
-        if all(map(self.extent.has, log_sizes.tolist())) and (
-            work is None or self.work is None or all(map(self.work.has, work.tolist()))
-        ):
-            return None
-        distances = self.extent.distance(log_sizes)
-        if work is not None and self.work is not None:
-            distances = np.maximum(distances, self.work.distance(work))
-        return distances
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import exp, hypot, inf
+from math import hypot, inf
 from operator import itemgetter
 from typing import Any
 
@@ -20,13 +20,12 @@ from kernrec.model.baselines.bound import (
     Features,
     device_of,
     features_of,
-    kind_of,
     power_base,
     rate_of,
     used,
 )
 from kernrec.model.baselines.recorded_set import BACKEND, NORMAL_S, OTHER, Head, SetModel, in_a_stream
-from kernrec.model.learn.conformal import Interval, factor_at
+from kernrec.model.learn.conformal import PRIOR, Interval
 from kernrec.op import Problem
 from kernrec.op.scaled_workload import padded_dimension
 from kernrec.util.engine import query
@@ -62,17 +61,15 @@ class Reader:
     transferred: bool
     """Whether the trees come from other GPUs."""
     overheads_s: Array
-    """Seconds that each backend adds to the bound, (S, 1)."""
+    """Seconds that each backend adds to the bound, (S,)."""
 
-    def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """Return the factor between each problem's prediction and either end of its interval. The arguments are fields
-        of `Timed`."""
-        if self.transferred:
-            off_grid = [False] * len(off_grid)
-        if distances is None:
-            return [exp((self.between if off else self.recorded).width) for off in off_grid]
-        widths = np.where(off_grid, self.between.width, self.recorded.width)
-        factors: list[float] = factor_at(widths, distances).tolist()
+    def factors(self, times: Any, off_grid: list[bool]) -> list[float]:
+        """Return the factor between each problem's prediction and either end of its interval.
+
+        The arguments are `in_engine` and `off_grid` of `Timed`.
+        """
+        recorded, between = self.recorded.width, self.recorded.width if self.transferred else self.between.width
+        factors: list[float] = times.factors(off_grid, recorded, between, PRIOR)
         return factors
 
     def predicted(self, value: float, factor: float, most: float) -> Estimate:
@@ -97,11 +94,19 @@ class Kind:
 
     def backends_for(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
         """Return the backends whose time the set can predict for a problem on the GPU."""
-        recorded = self.chosen.recorded
-        kind = kind_of(recorded.op, self.dtype if self.dtype in recorded.dtypes else recorded.dtypes[0], sizes)
+        kind = self._recorded_dtype if self._kind is None else self._kind(self._recorded_dtype, sizes)
         if (backends := self._backends_for.get(kind)) is None:
             backends = self._backends_for[kind] = tuple(self._with_recordings(kind))
         return backends
+
+    @cached_property
+    def _recorded_dtype(self) -> str:
+        dtypes = self.chosen.recorded.dtypes
+        return self.dtype if self.dtype in dtypes else dtypes[0]
+
+    @cached_property
+    def _kind(self) -> Callable[[str, Mapping[str, int]], str] | None:
+        return getattr(self.features, "kind", None)
 
     @cached_property
     def _backends_for(self) -> dict[str, tuple[str, ...]]:
@@ -190,7 +195,18 @@ class Kind:
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
-    def reader(self, quantity: str, backends: tuple[str, ...], bound: Bound) -> Reader:
+    def bound(self, more: Any) -> Any:
+        """Return the engine's bound of problems and of their points. `more` is the engine's `MoreItems`."""
+        if self._products is not None:
+            return self._products.bound(more)
+        return self.features.bound(self.device, more.sizes, self.layout).in_engine
+
+    @cached_property
+    def _products(self) -> Any:
+        products = getattr(self.features, "products", None)
+        return None if products is None else products(self.device, self.layout)
+
+    def reader(self, quantity: str, backends: tuple[str, ...], bound: Any) -> Reader:
         """Return the cached trees of a quantity, prepared for the features of a bound."""
         reader = self._readers.get((quantity, backends))
         if reader is None or reader.names != bound.names:
@@ -201,7 +217,7 @@ class Kind:
     def _readers(self) -> dict[tuple[str, tuple[str, ...]], Reader]:
         return {}
 
-    def _new_reader(self, quantity: str, backends: tuple[str, ...], bound: Bound) -> Reader:
+    def _new_reader(self, quantity: str, backends: tuple[str, ...], bound: Any) -> Reader:
         head, transferred = self.head(quantity), (quantity, self.gpu.name) not in self.chosen.heads
         rows = np.zeros((len(backends), len(head.columns)), dtype=np.float32)
         for name, value in bound.constants.items():
@@ -218,7 +234,7 @@ class Kind:
         recorded, between = head.recorded, head.between
         if self.alike:
             recorded, between = (replace(each, width=hypot(each.width, self.alike)) for each in (recorded, between))
-        overheads_s = np.array([[head.overheads_s.get(backend, 0.0)] for backend in backends])
+        overheads_s = np.array([head.overheads_s.get(backend, 0.0) for backend in backends])
         return Reader(in_engine, backends, bound.names, own, recorded, between, transferred, overheads_s)
 
 
@@ -229,42 +245,37 @@ class Timed:
     kind: Kind
     reader: Reader
     """Trees that predicted the times."""
-    points: Bound
-    """Bounds of the problems. Larger problems follow each problem, because more items must not take less time."""
-    starts: Array
-    """Index of each of the N problems in `points`."""
-    distances: Array | None
-    """Distance of each problem from the range of the recorded problems, (N,), or None if all are within the range."""
+    more: Any
+    """Engine's `MoreItems`: the problems, and the same problems with more items, which limit their times."""
+    in_engine: Any
+    """Engine's `BackendTimes`."""
     off_grid: list[bool]
     """Whether each problem has an unrecorded size in a dimension of `RecordedSet.grid`."""
-    seconds: Array
-    """Seconds that the recorder would measure for each backend and problem, (S, N)."""
     factors: list[float]
     """Factor between each problem's time and either end of its interval."""
 
     @classmethod
     def of(cls, kind: Kind, backends: tuple[str, ...], problems: Sequence[Problem]) -> "Timed":
         """Predict the time of each backend for each problem."""
-        chosen, flat, off_grid = kind.chosen, list[int](), list[bool]()
-        for problem in problems:
-            flat += kind.dims_of(problem.sizes)
-            off_grid.append(chosen.off_grid(problem.sizes))
-        more = query.MoreItems(np.array(flat, dtype=float).reshape(len(problems), -1), *kind.items)
-        sizes, starts = more.sizes, more.starts
-        bound = kind.features.bound(kind.device, sizes.T, kind.layout)
+        chosen, flat = kind.chosen, [size for problem in problems for size in kind.dims_of(problem.sizes)]
+        off_grid = [chosen.off_grid(problem.sizes) for problem in problems]
+        more = query.MoreItems(flat, len(problems), *kind.items)
+        bound = kind.bound(more)
         reader = kind.reader("latency", backends, bound)
         # Trees that were trained on other GPUs could predict times below this GPU's roof, so limit the times.
-        least = bound.parts["math"] * kind.math_share if reader.transferred else np.zeros(len(sizes))
-        base, seconds = bound.total_s + reader.overheads_s, np.empty((len(backends), len(problems)))
-        more.fill(reader.in_engine, bound.table, base, bound.total_s, least, seconds)
-        work_s = None if bound.work_s is None else bound.work_s.take(starts)
-        distances = chosen.outside(bound.log_sizes.T.take(starts, axis=0), work_s)
-        return cls(kind, reader, bound, starts, distances, off_grid, seconds, reader.factors_at(distances, off_grid))
+        least = kind.math_share if reader.transferred else 0.0
+        times = query.BackendTimes(more, bound, reader.in_engine, reader.overheads_s, least, *chosen.extents)
+        return cls(kind, reader, more, times, off_grid, reader.factors(times, off_grid))
+
+    @cached_property
+    def seconds(self) -> Array:
+        """Seconds that the recorder would measure for each backend and problem, (S, N)."""
+        return np.asarray(self.in_engine.seconds.T)
 
     @cached_property
     def bound(self) -> Bound:
         """Return the bound of the N problems, with times of arithmetic at the data sheet's rate."""
-        bound = self.points.at(self.starts)
+        bound = Bound.of(self.kind.bound(self.more)).at(self.more.starts)
         return replace(bound, parts={**bound.parts, "math": bound.parts["math"] * self.kind.math_share})
 
     @cached_property
@@ -282,31 +293,27 @@ class Timed:
         of_backends = np.array([own[name] for name in reader.own]) if reader.own else _NONE
         least, watts = np.zeros(len(self.bound.total_s)), np.empty(seconds.shape)
         reader.in_engine.fill(self.bound.table, of_backends, base, least, gpu.tdp_w, watts)
-        return reader, watts, reader.factors_at(self.distances, self.off_grid)
+        return reader, watts, reader.factors(self.in_engine, self.off_grid)
 
-    def fastest(self, number: int) -> int:
-        """Return the index of the fastest backend for problem `number`."""
-        # `in_a_stream` keeps the order of the backends.
-        return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
+    def latency(self, number: int, place: int = -1) -> tuple[str, Estimate, float]:
+        """Return (name of a backend, latency, seconds of the launch) for problem `number`.
 
-    def latency(self, place: int, number: int) -> tuple[str, Estimate, float]:
-        """Return (name of a backend, latency, seconds of the launch). `place` is the index of the backend, and `number`
-        the index of the problem."""
-        reader, floor, start = self.reader, self.kind.floor, self.starts.item(number)
-        call = reader.predicted(self.seconds.item(place, number), self.factors[number], inf)
-        if floor is None:
-            return reader.backends[place], call, self.points.parts["launch"].item(start)
-        if self.points.work_s is not None:
-            floor_s, ratio = floor
-            call = in_a_stream(call, floor_s, ratio * self.points.work_s.item(start))
-        return reader.backends[place], call, NORMAL_S
+        `place` is the index of the backend. -1 selects the fastest backend.
+        """
+        # The conversion `in_a_stream` keeps the order of the backends.
+        place, seconds, launch_s, work_s = self.in_engine.of(place, number)
+        call = self.reader.predicted(seconds, self.factors[number], inf)
+        if (floor := self.kind.floor) is None:
+            return self.reader.backends[place], call, launch_s
+        floor_s, ratio = floor
+        return self.reader.backends[place], in_a_stream(call, floor_s, ratio * work_s), NORMAL_S
 
     def predictions(self, number: int) -> Iterator[BaselinePrediction]:
         """Yield the prediction of each backend for the problem with the index `number`."""
         kind, gpus = self.kind, self.kind.chosen.recorded.gpus
         busy = {name: seconds.item(number) for name, seconds in self.bound.parts.items()}
         for place in range(len(self.reader.backends)):
-            backend, latency_s, launch_s = self.latency(place, number)
+            backend, latency_s, launch_s = self.latency(number, place)
             power_w = None
             if self.power is not None:
                 reader, watts, factors = self.power

@@ -22,7 +22,7 @@ smallest w whose interval covers it (normalized conformal prediction, Papadopoul
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -69,17 +69,6 @@ class Extent:
         spread = np.where(spread > _LEAST_SPREAD, spread, _UNIT_SPREAD)
         return cls(low, high, np.where(some, spread, np.inf), part)
 
-    def has(self, values: Sequence[float]) -> bool:
-        """Return whether all features of a candidate are within their ranges."""
-        for (low, high), value in zip(self._ranges, values, strict=True):  # noqa: SIM110 - `all` takes twice as long
-            if not low <= value <= high:
-                return False
-        return True
-
-    @cached_property
-    def _ranges(self) -> list[tuple[float, float]]:
-        return list(zip(self.low.tolist(), self.high.tolist(), strict=True))
-
     def distance(self, matrix: Array) -> Array:
         """Return the distance of C candidates with features (C, F) from the training data, (C,).
 
@@ -104,9 +93,9 @@ LEVEL = 0.90
 """Fraction of true values that an interval covers."""
 NEW_GPU, NEW_KERNEL = "new GPU", "new kernel"
 """Keys of a model's intervals for GPUs and for kernels that are not in the training data."""
-_PRIOR = math.log(INTERVAL)
+PRIOR = math.log(INTERVAL)
 """Logarithmic half-width of the analytical model's 90 % interval."""
-_DEVIATION = _PRIOR / DEVIATIONS
+_DEVIATION = PRIOR / DEVIATIONS
 """Standard deviation of the analytical model's log error."""
 
 
@@ -157,7 +146,7 @@ class Interval:
 
 def factor_at(width: Array | float, distance: Array | float) -> Array:
     """Return the factor between a prediction and either end of its interval, at a distance from the training data."""
-    hypotenuse = math.hypot(width, _PRIOR) if isinstance(width, float) else np.hypot(width, _PRIOR)
+    hypotenuse = math.hypot(width, PRIOR) if isinstance(width, float) else np.hypot(width, PRIOR)
     return np.asarray(np.exp(width + _prior_share(np.asarray(distance)) * (hypotenuse - width)))
 
 
@@ -171,7 +160,7 @@ def interval_from(entry: Mapping[str, Any]) -> Interval:
 
 def unknown_interval(kind: str) -> Interval:
     """Return the analytical model's interval, for use if no group of this kind was held out."""
-    return Interval(_PRIOR, 0, kind)
+    return Interval(PRIOR, 0, kind)
 
 
 def groups_needed(level: float = LEVEL) -> int:
@@ -211,8 +200,8 @@ def _width_needed(error: Array, distance: Array) -> Array:
     """Return the smallest `Interval.width` that covers an error."""
     s = _prior_share(distance)
     # The returned w solves (1 - s) w + s hypot(w, p) = error. The formula has a form that is never 0 / 0.
-    beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
-    inside = np.maximum(error * error + (1.0 - 2.0 * s) * _PRIOR**2, 0.0)
+    beyond = np.maximum(error * error - (s * PRIOR) ** 2, 0.0)
+    inside = np.maximum(error * error + (1.0 - 2.0 * s) * PRIOR**2, 0.0)
     return np.asarray(beyond / np.maximum(error * (1.0 - s) + s * np.sqrt(inside), 1e-12))
 
 

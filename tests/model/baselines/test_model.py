@@ -10,7 +10,7 @@ import pytest
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
-from kernrec.model.baselines.bound import BaselinePrediction
+from kernrec.model.baselines.bound import BaselinePrediction, Bound
 from kernrec.model.baselines.model import GpuVendorModel, VendorModel
 from kernrec.model.baselines.model_file import load
 from kernrec.model.baselines.physics import derived
@@ -101,10 +101,10 @@ def test_more_items_never_take_a_backend_less_time(op, gpu, dtype, sizes, items)
 def test_skipped_tree_evaluations_do_not_change_a_baseline_time(rows):
     device, problem = find_gpu("h200"), find_op("matmul").problem("f16", "nt", m=rows, n=4096, k=1024)
     ((kind, backends),) = model().on(device)._chosen(problem)
-    sizes = query.MoreItems(np.array([kind.dims_of(problem.sizes)], dtype=float), *kind.items).sizes
-    bound = kind.features.bound(kind.device, sizes.T, kind.layout)
-    reader, every = kind.reader("latency", backends, bound), np.empty((len(backends), len(sizes)))
-    base, none, least = bound.total_s + reader.overheads_s, np.empty((0, 1, 1)), np.zeros(len(sizes))
+    more = query.MoreItems(list(kind.dims_of(problem.sizes)), 1, *kind.items)
+    bound = Bound.of(kind.bound(more))
+    reader, every = kind.reader("latency", backends, bound), np.empty((len(backends), len(bound.total_s)))
+    base, none, least = bound.total_s + reader.overheads_s[:, None], np.empty((0, 1, 1)), np.zeros(len(bound.total_s))
     reader.in_engine.fill(bound.table, none, base, least, inf, every)
     # At a power of two, a time is the minimum over the problem and all larger points.
     assert Timed.of(kind, backends, [problem]).seconds[:, 0] == pytest.approx(every.min(axis=1), rel=1e-12)

@@ -88,9 +88,6 @@ def test_distance_is_zero_inside_the_training_range_and_grows_outside():
     inside, out, far = extent.distance(candidates)
     assert inside == 0.0
     assert 0.0 < out < far
-    complete = Extent.of(rows[:, :3])
-    assert complete.has([0.0, 0.0, 0.0])
-    assert not complete.has([0.0, 8.0, 0.0])
 
 
 def test_distance_of_a_feature_group_is_not_diluted_by_other_groups():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.model.baselines.bound import PARTS, TILE_CLK, Bound, Device
+from kernrec.model.baselines.bound import TILE_CLK, Bound, Device
 from kernrec.model.baselines.features.simt_products import set_simt_tiles
 from kernrec.util.engine import query
 
@@ -43,8 +43,7 @@ _NAMES = (
     "filled.128", "filled.64", "rest.m", "rest.n",
 )  # fmt: skip
 """Names of the rows that the engine fills, in the order of `Figure` in engine/query/products.cpp."""
-_ROWS: Mapping[str, int] = query.PRODUCT_ROWS
-assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (_ROWS["figures"], query.WAVE_TILES, query.TIMED_TILES)
+assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (query.PRODUCT_FIGURES, query.WAVE_TILES, query.TIMED_TILES)
 
 
 def is_matvec(sizes: Mapping[str, int]) -> bool:
@@ -53,34 +52,33 @@ def is_matvec(sizes: Mapping[str, int]) -> bool:
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    if layout not in device.products:
-        device.products[layout] = _prepared(device, layout)
-    products, constants = device.products[layout]
-    count = sizes.shape[1]
-    work, figures = np.empty((_ROWS["work"], count)), np.empty((_ROWS["figures"], count))
-    products.fill(sizes, work, figures)
-    parts, log_sizes = dict(zip(PARTS, work, strict=False)), figures[_ROWS["first_size"] : _ROWS["total"]]
-    return Bound(work[_ROWS["total_s"]], parts, _NAMES, figures, constants, log_sizes, work[_ROWS["work_s"]])
+    return Bound.of(products(device, layout).bound(sizes))
 
 
-def _prepared(device: Device, layout: str) -> tuple[Any, Mapping[str, float]]:
-    """Return (engine object that computes bounds and features, features that are equal for all matmuls)."""
+def products(device: Device, layout: str) -> Any:
+    """Return the engine object that computes bounds and features."""
+    if (cached := device.products.get(layout)) is None:
+        cached = device.products[layout] = _prepared(device, layout)
+    return cached
+
+
+def _prepared(device: Device, layout: str) -> Any:
     gpu, kind = device.gpu, device.precision
     figures = [
         kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, device.peak_flops, gpu.memory_bandwidth,
         device.dram, device.l2, gpu.l2_bytes, gpu.sms, device.launch_s, device.timing.working_sets,
         float(layout[0] == "t"), float(layout[1] == "t"),
     ]  # fmt: skip
-    products = query.Products(figures, _WAVE_TILES)
+    transposed = {f"layout.{name}": float(letter == "t") for name, letter in zip("ab", layout, strict=True)}
+    architecture = {"arch.datacenter blackwell": float(gpu.sm in (100, 103)), "device.sm": float(gpu.sm)}
+    products = query.Products(figures, _WAVE_TILES, _NAMES, transposed | architecture | device.constants)
     if device.tensor:
         # From sm_90 on, two blocks of a cluster share each read of a tile, so tiles arrive twice as fast.
         read_rate = device.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)
         products.set_tensor_tiles(_tiles(device), read_rate, device.seconds(TILE_CLK))
     else:
         set_simt_tiles(products, device, layout, _TIMED)
-    transposed = {f"layout.{name}": float(letter == "t") for name, letter in zip("ab", layout, strict=True)}
-    architecture = {"arch.datacenter blackwell": float(gpu.sm in (100, 103)), "device.sm": float(gpu.sm)}
-    return products, transposed | architecture | device.constants
+    return products
 
 
 def _tiles(device: Device) -> Array:

@@ -1,0 +1,61 @@
+// Lower bounds on the times of problems in a backend, and the larger problems whose times limit theirs.
+#pragma once
+
+#include "arrays.h"
+
+namespace kernrec::query {
+
+// Lower bounds on the times of P problems, and their features; see `Bound` in kernrec/model/baselines/bound.py.
+struct Bound {
+    // Rows of `work`: seconds of math, DRAM and L2 at data-sheet rates, and of the launch; the bound; the GPU's work
+    // only. The last row is NaN if it is unknown.
+    enum Work : int64_t { kMathS, kDramS, kL2S, kLaunchS, kTotalS, kWorkS, kWorkRows };
+
+    nb::object names, constants;  // of the features; only Python reads them
+    int64_t count = 0;  // P
+    int64_t first_size = 0, sizes = 0;  // features that are logarithms of sizes
+    std::vector<double> work;  // (rows, P); further rows may follow
+    std::vector<double> table;  // features, (F, P)
+
+    Row<const double> row(Work number) const { return {work.data() + number * count, count, 1}; }
+    Table<const double> features() const { return {table.data(), int64_t(table.size()) / count, count, count, 1}; }
+};
+
+// Item counts whose predictions determine the time of an item count.
+struct ItemPoints {
+    // Largest grid point at or below the item count, then `near` chosen counts up to the next grid point, then further
+    // grid points.
+    std::vector<int64_t> numbers;
+    size_t near = 0;  // 0 if the item count is a grid point
+    bool between = false;  // strictly between the first two of the `near` counts
+
+    ItemPoints(int64_t items, int64_t farthest);
+    // Return the time of the item count. own_s, bounds: monotonic bound of the item count and at each of the points.
+    double seconds(double own_s, const double* bounds, const Row<const double>& at_points) const;
+};
+
+// N problems of an op, each followed by the same problem with other numbers of items (rows, images or sequences). The
+// times at these points limit the time of the problem.
+class MoreItems {
+  public:
+    // flat: D sizes of each of the N problems. alone: dimension that counts the items if the first size is 1; -1 if
+    // there is none. together: the same for a larger first size. farthest: largest grid point to evaluate. It must not
+    // depend on the item count: every further point can lower the predicted time.
+    MoreItems(const std::vector<double>& flat, int64_t problems, int64_t alone, int64_t together, int64_t farthest);
+
+    // Return the sizes of all problems and points, (D, P).
+    Table<const double> sizes() const {
+        return {rows_.data(), columns_, int64_t(rows_.size()) / columns_, 1, columns_};
+    }
+    // Column of each problem.
+    const std::vector<int64_t>& starts() const { return starts_; }
+    const std::optional<ItemPoints>& points(size_t problem) const { return points_[problem]; }
+
+  private:
+    int64_t columns_ = 0;
+    std::vector<double> rows_;
+    std::vector<int64_t> starts_;
+    std::vector<std::optional<ItemPoints>> points_;
+};
+
+}  // namespace kernrec::query
