@@ -1,4 +1,4 @@
-"""Test that answers show recorded before learned backends, recommend a faster backend, and may list only backends."""
+"""Test baselines in answers: recorded before learned backends, a faster backend as recommendation, only backends."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_model_card_states_recordings_sources_and_accuracy(op):
         assert {"source", "licence", "library", "recorded"} <= set(entry["origin"])
 
 
-def test_baseline_is_learned_on_recorded_gpus_and_transferred_to_others(recommender):
+def test_baseline_source_depends_on_whether_the_gpu_was_recorded(recommender):
     own, other = (recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", FASTEST) for gpu in ("h200", "rtx4090"))
     learned, transferred = own.baselines[0], other.baselines[0]
     assert learned.source == "learned"

@@ -138,7 +138,7 @@ def test_fixed_layout_is_kept_and_its_cost_noted(recommender):
     ("h200-sxm", "bf16", PRODUCT, None, "nn"),
     ("a100-sxm4-80gb", "f16", {"m": 2, "n": 32000, "k": 64}, {"m": 32000, "k": 64, "n": 2}, "nt"),
 ], ids=["of the op", "of a matvec, whose rows are those of a matmul"])  # fmt: skip
-def test_rows_measured_in_one_layout_are_used_without_a_layout(
+def test_measurements_of_any_layout_are_used_if_none_is_requested(
     recommender, tmp_path, gpu, dtype, dims, measured, layout
 ):
     assert recommender.recommend("matmul", gpu, dims, dtype, query=LATENCY).problem.layout != layout

@@ -1,5 +1,5 @@
 """Test that all commands, the page, MCP and Python give the same answer (layout, config, costs, intervals and notes) to
-a question. The normal suite asks some questions, others for each commit; the deep profile asks all of them."""
+a question. The normal suite asks a sample that changes with the commit. The deep profile asks all questions."""
 
 import asyncio
 import json
@@ -179,7 +179,7 @@ def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str
     (layer,) = rows[0].answer.layers
     yield "compare", _of_json(layer.answer.as_dict())
     assert set(layer.answer.notes) <= set(rows[0].answer.notes)
-    if layer.answer.recommendations:  # otherwise the total uses the baseline
+    if layer.answer.recommendations:  # without kernels, the total uses the baseline
         total = rows[0].answer.recommendation
         yield "compare, total", {"latency": _total(total.latency_s), "energy": _total(total.energy_j)}
         swept: list[Swept] = ["power limit", "clock"]

@@ -52,7 +52,7 @@ def test_ranked_costs_equal_single_answers(recommenders, op, gpu, dtype, objecti
     query = Query(Objective(objective), power_limit_w=limit)
     problems, points = some_problems(op, dtype, draw), op_points(card, query)
     by_problem = {each.problem: each for each in together.on(card).candidate_sets(problems, points)}
-    sets = [by_problem[each] for each in problems if each in by_problem]  # sets come grouped by kernels
+    sets = [by_problem[each] for each in problems if each in by_problem]  # grouped by kernels, not by problems
     assert [each.problem for each in sets] in (problems, [])  # no kernel supports the layout
     for candidates in sets:
         try:
@@ -95,7 +95,7 @@ def test_prepared_candidates_are_reused(recommenders):
     recommender = Recommender([])
     recommender.on(card).prepare(problems, point)
     first = recommender.on(card).candidates(problems[0], point)
-    assert recommender.on(card).candidates(problems[0], point) is first  # the 40 problems did not evict it
+    assert recommender.on(card).candidates(problems[0], point) is first  # the 40 problems did not evict the first
     for gpu in ("t4", "a100", "h200", "rtx4090"):
         recommender.on(find_gpu(gpu)).prepare(problems, point)
     assert recommender.on(card).candidates(problems[0], point) is first
@@ -127,7 +127,7 @@ def test_candidates_of_20_gpus_stay_cached():
     assert all(before is after for before, after in zip(first, again, strict=True))
 
 
-def test_query_for_other_conditions_is_refused():
+def test_query_with_other_l2_state_or_inputs_is_refused():
     on_gpu, problem = Recommender([]).on(find_gpu("l4")), find_op("softmax").problem("f16", rows=64, columns=333)
     with pytest.raises(UsageError, match="for other conditions"):
         on_gpu.answer_op(problem, Query(l2="warm"))
@@ -159,7 +159,7 @@ def test_batch_answers_equal_single_answers(recommender, op, objective, gpu):
         assert many.sources[number] == best.source
 
 
-def test_function_accepts_and_returns_arrays():
+def test_recommend_many_accepts_and_returns_arrays():
     many = kernrec.recommend_many("mv", "h200", dtype="f16", m=np.arange(1, 4) * 1024, k=4096)
     assert isinstance(many, ManyAnswers)
     assert many.latency_s.shape == (len(many), 3) == (3, 3)

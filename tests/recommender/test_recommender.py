@@ -129,7 +129,7 @@ def test_power_limit_below_the_lowest_clock_is_met_by_pausing(recommender):
     assert any("100 W is less than" in note for note in report(request, recommender.context, {}).notes)
 
 
-def test_note_states_the_length_of_the_runs_at_the_power_limit(recommender):
+def test_note_explains_long_runs_at_the_power_limit(recommender):
     slowed, free = at_limit(recommender, 250.0), at_limit(recommender, 450.0)
     assert (slowed.best.bottleneck, free.best.bottleneck != "power limit") == ("power limit", True)
     assert [any("a second or longer" in note for note in answer.notes) for answer in (slowed, free)] == [True, False]
@@ -203,7 +203,7 @@ def places(intervals: list[tuple[float, float]], exact: list[bool]) -> list[Plac
 drawn_choices = st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12)
 
 
-def test_rank_is_tied_only_if_intervals_overlap_the_first_of_the_group(candidates):
+def test_rank_is_tied_only_with_a_first_interval_that_overlaps(candidates):
     ranks = places([(1.0, 1.2), (1.1, 1.3), (1.25, 1.4), (2.0, 3.0)], [True] * 4)
     best = build_recommendation(candidates, 0, 0)
     shown = [replace(best, rank=number, exact=True, ambiguous=tied).place for number, _, tied in ranks]
@@ -211,7 +211,7 @@ def test_rank_is_tied_only_if_intervals_overlap_the_first_of_the_group(candidate
 
 
 @given(drawn_choices)
-def test_ranks_begin_at_one_and_never_decrease_among_exact_ones(drawn):
+def test_exact_ranks_never_decrease(drawn):
     ordered = sorted(drawn)
     intervals = [(value - width, value + width) for value, width, _ in ordered]
     ranks = places(intervals, [exact for *_, exact in ordered])
@@ -227,7 +227,7 @@ def test_ranks_begin_at_one_and_never_decrease_among_exact_ones(drawn):
             assert ranks[place.number - 1].ambiguous
 
 
-def test_warm_query_passes_the_gpu_to_few_functions(recommender):
+def test_warm_query_calls_few_functions_with_the_gpu(recommender):
     for rows in (1024, 2048, 4096):
         recommender.recommend("matmul", "h200", SQUARE | {"m": rows}, "f16", "nt")
     functions = entered(lambda: recommender.recommend("matmul", "h200", SQUARE | {"m": 3072}, "f16", "nt"), "gpu")

@@ -54,7 +54,7 @@ def test_lower_limit_saves_energy_for_memory_bound_problems(recommender):
     assert answer.best.as_dict()["power_limit_w"] == answer.best.power_limit_w
 
 
-def test_recommendation_is_equal_if_its_power_limit_is_requested(recommender):
+def test_requesting_a_recommended_power_limit_returns_equal_costs(recommender):
     query = Query(Objective.PARETO, top=8)
     for recommendation in recommender.recommend(
         "matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", query

@@ -100,7 +100,7 @@ def test_invalid_row_is_refused_in_one_line_and_nothing_is_added(empty, row, ref
 # Which measurements count.
 
 
-def test_newest_protocol_and_median_over_sessions_are_used(database, row, problem):
+def test_measured_cost_is_the_median_of_newest_protocol_sessions(database, row, problem):
     add(
         database,
         row(protocol_version=0, latency_s=1e-6, energy_j=1e-6, power_w=1.0, session="old"),
@@ -131,7 +131,7 @@ points = st.lists(
 @pytest.mark.slow
 @few_examples(10)
 @given(points)
-def test_front_and_best_match_their_definition(points):
+def test_front_and_best_match_a_direct_computation(points):
     with Database.memory() as database:
         add(
             database,
@@ -169,7 +169,7 @@ def measured():
 
 
 def files(tmp_path_factory, contents):
-    """Create a database per list of numbers; each withdraws its last measurement and one that it lacks."""
+    """Create a database per list of numbers. Each database withdraws its last measurement and an absent measurement."""
     folder = tmp_path_factory.mktemp("merge")
     rows_of, keys = measured()
     for i, rows in enumerate(contents):

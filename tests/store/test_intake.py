@@ -195,7 +195,7 @@ def test_tables_that_differ_from_the_schema_are_refused(theirs, statement, says)
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("read_here")
-def test_triggers_on_insert_are_refused_for_writing(theirs, statements, says):
+def test_database_with_insert_triggers_opens_only_for_reading(theirs, statements, says):
     change(theirs, *statements)
     with pytest.raises(UsageError, match=says):
         Database.open(theirs, read_only=False)
@@ -407,8 +407,8 @@ def test_duckdb_computes_the_same_keys_as_python(rows):
     assert [stored for stored, _ in keys] == [computed for _, computed in keys]
 
 
-def test_python_decides_if_duckdb_formats_a_value_differently():
-    """A row with a control character in its text counts as unaltered."""
+def test_row_that_duckdb_formats_unlike_python_is_unaltered():
+    """DuckDB writes control characters in another way."""
     with Database.memory() as database:
         database.add_measurements([measurement(outcome="crash", latency_s=None, error="a\x1fb")])
         assert database.altered() == []

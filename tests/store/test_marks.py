@@ -41,7 +41,7 @@ def answers(path: Path) -> list[tuple[float, bool]]:
     return [(answer.latency_s, answer.merged) for answer in there.measured]
 
 
-def test_file_written_by_kernrec_is_marked_as_the_users(tmp_path):
+def test_file_written_by_kernrec_is_marked_as_own(tmp_path):
     path = made(tmp_path / "own.duckdb", 1e-3)
     assert is_own(path)
     assert not is_own(foreign(path))
@@ -70,7 +70,7 @@ def test_foreign_file_cannot_mark_its_rows_as_the_users(tmp_path):
     assert answers(foreign(path, silenced)) == [(2e-3, True)]
 
 
-def test_foreign_profile_never_replaces_the_users(tmp_path, profile):
+def test_foreign_profile_never_replaces_an_own_profile(tmp_path, profile):
     rows = {who: profile(compiler=f"nvrtc {version}", registers=registers) for who, version, registers in (  # type: ignore[operator]
         ("mine", "12.0", 32), ("theirs", "99.0", 255))}  # fmt: skip
     theirs, own = tmp_path / "theirs.duckdb", tmp_path / "own.duckdb"

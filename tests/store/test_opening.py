@@ -71,7 +71,7 @@ def test_missing_file_is_not_created(path, read_only):
 
 
 @BOTH
-def test_folder_is_not_a_database(path, read_only):
+def test_folder_is_refused_as_a_database(path, read_only):
     path.mkdir()
     assert refused(path, read_only=read_only).endswith("is a folder, not a database")
 
@@ -79,7 +79,7 @@ def test_folder_is_not_a_database(path, read_only):
 @BOTH
 @pytest.mark.parametrize("content", [b"", b"hello\n" * 5000])
 @pytest.mark.usefixtures("read_here")
-def test_other_file_type_is_not_a_database(path, content, read_only):
+def test_file_of_another_type_is_refused_as_a_database(path, content, read_only):
     path.write_bytes(content)
     assert refused(path, read_only=read_only).endswith("is not a DuckDB database")
     assert refused(path, read_only=False, create=True).endswith("is not a DuckDB database")
@@ -161,7 +161,7 @@ def test_database_open_for_reading_refuses_writing_in_one_process(filled):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser writes anywhere")
-def test_read_only_folder_is_named_and_can_be_read(filled):
+def test_database_in_a_read_only_folder_can_be_read(filled):
     filled.parent.chmod(0o500)
     try:
         with Database.open(filled) as database:

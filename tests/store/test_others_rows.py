@@ -48,7 +48,7 @@ def merged(own: Path, *rows: Measurement) -> list[tuple[float, bool, float | Non
     return answers(own)
 
 
-def test_merged_sessions_are_shown_beside_but_never_change_the_users_answer(own):
+def test_merged_sessions_do_not_change_the_users_answer(own):
     rows = [measurement(session=f"theirs {n}", latency_s=3e-4) for n in range(5)]
     rows.append(measurement(session="theirs", config=OTHER, latency_s=2e-3))
     assert merged(own, *rows) == [(1e-3, False, 3e-4), (2e-3, True, None)]
@@ -67,7 +67,7 @@ def test_config_that_fails_elsewhere_but_runs_here_is_kept(own):
     ("table", "change"), [("config", "kernel = 'another'"), ("problem", """dims = '{"n":32,"m":64,"k":16}'""")]
 )
 def test_merged_row_with_a_copied_config_does_not_change_answers(own, table, change):
-    """A database may contain such rows, because an earlier kernrec accepted them."""
+    """An earlier kernrec accepted rows with a copied config."""
     twin = "* REPLACE ('twin' AS {0}, 't' AS session, 3e-4 AS latency_s, 'twin row' AS measurement_id)"
     with Database.open(own, read_only=False) as database:
         name, value = change.split(" = ", 1)
@@ -132,7 +132,7 @@ def test_merge_never_changes_the_users_answers(tmp_path_factory, rows):
 
 
 def test_invalid_config_is_named_with_a_remedy(database, problem, refuses):
-    """A database may contain such rows, because an earlier kernrec accepted them."""
+    """An earlier kernrec accepted invalid configs."""
 
     def refused(text: str) -> None:
         database.add_measurements([measurement()])

@@ -67,7 +67,7 @@ def test_verify_lists_and_removes_impossible_rows(own):
 
 
 def test_clock_that_jumps_back_loses_no_row(own, monkeypatch):
-    """Once, every row was dated in the future then, which locked the user out."""
+    """An earlier version refused all rows because their dates were in the future."""
     _set_clock(monkeypatch, 2024)
     with Database.open(own) as database:
         assert database.counts()["measurement"] == 3

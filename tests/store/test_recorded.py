@@ -105,7 +105,7 @@ def test_no_two_problems_share_a_key(op):
     assert sum(distinct) == problems[0]["problems"]
 
 
-def test_recorded_rows_of_a_problem_include_every_number_of_items():
+def test_recordings_beside_a_problem_have_every_item_count():
     condition = "gpu = 'h100-sxm' AND dtype = 'f8e4m3' AND layout = 'nt' AND batch = 1 AND n = 768 AND k = 768"
     numbers = {row["m"] for row in recorded_dicts(FOLDER / "matmul.parquet", condition, "DISTINCT m")}
     problem = find_op("matmul").problem("f8e4m3", "nt", m=35 * 128, n=768, k=768)
@@ -116,7 +116,7 @@ def test_recorded_rows_of_a_problem_include_every_number_of_items():
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
-def test_batched_matmuls_of_pytorch_match_their_launched_grids():
+def test_recorded_pytorch_batched_matmuls_have_the_expected_grid():
     path = RECORDINGS / "library" / "torch_bmm_f32.parquet"
     for row in recorded_dicts(path, "device = 'Tesla T4' USING SAMPLE reservoir(5 ROWS) REPEATABLE (7)"):
         across, down = map(int, re.findall(r"(\d+)x(\d+)", row["kernels"])[0])

@@ -114,7 +114,7 @@ def test_result_of_a_single_session_keeps_its_interval(database, row, problem, s
     assert interval(database, problem) == (stated.get("latency_low_s"), stated.get("latency_high_s"))
 
 
-def test_locked_memory_clock_is_a_separate_answer(database, row, problem):
+def test_each_locked_memory_clock_has_its_own_answer(database, row, problem):
     add(database, row(), row(locked_memory_clock_hz=1e9, latency_s=2e-3))
     answers = database.measured(GPU, [KERNEL], problem.key)
     assert [(answer.latency_s, answer.locked_memory_clock_hz) for answer in answers] == [(1e-3, None), (2e-3, 1e9)]
@@ -133,7 +133,7 @@ def test_failure_counts_until_the_config_succeeds_in_any_database(row, problem):
     assert failures(crash) == ["crash"]
     assert failures(well, crash) == failures(crash, well) == []
     wrong = log(row(outcome="incorrect", latency_s=None), row(measured_at="2026-03-02"))
-    assert failures(wrong) == ["incorrect"]  # a race may succeed at times
+    assert failures(wrong) == ["incorrect"]  # a kernel with a race succeeds sometimes
 
 
 def test_mig_slice_rows_do_not_describe_the_whole_gpu(database, row, problem):

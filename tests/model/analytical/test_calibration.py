@@ -1,4 +1,4 @@
-"""Test that the fingerprint shows whether a model corrects the analytical model that it was trained with."""
+"""Test that a change of the analytical model changes the fingerprint stored in trained models."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
 
 
-def test_analytical_model_change_is_measured_by_its_fingerprint():
+def test_fingerprint_change_is_a_relative_difference():
     now = analytical_fingerprint()
     assert fingerprint_change(now) == 0.0
     assert fingerprint_change([now[0] / 1.2, *now[1:]]) == pytest.approx(0.2)

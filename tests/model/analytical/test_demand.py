@@ -14,7 +14,7 @@ from tests.helpers.dram_traffic import dram_bytes
 
 
 def rates(gpu: str, bf16: bool = False, **counts: float) -> dict[str, float]:
-    """Return the demand of one trip with these event counts; `issue__fma32` stands for issue.fma32."""
+    """Return the demand of one loop trip with these event `counts`, where `a__b` is the event `a.b`."""
     card = find_gpu(gpu)
     names = tuple(name.replace("__", ".") for name in counts)
     coefficients = np.array([[[0.0, count] for count in counts.values()]])
@@ -50,7 +50,7 @@ def test_f64_pipe_takes_20_clocks_per_instruction_with_two_lanes():
     ("gpu", "slow"),
     [("rtx2080ti", {"cvt", "i2f", "f2i"}), ("a100", {"i2f", "f2i"}), ("rtx3090", {"f2i"}), ("h100", {"f2i"})],
 )
-def test_unpacked_conversions_take_two_clocks_of_the_special_pipe(gpu, slow):
+def test_slow_conversions_use_the_special_function_units(gpu, slow):
     for name in ("cvt", "i2f", "f2i"):
         taken = rates(gpu, issue=4, **{f"issue__{name}": 4})
         assert (taken["special"], taken["int"]) == ((8.0, 0.0) if name in slow else (0.0, 2.0))
@@ -91,8 +91,7 @@ def test_tensor_instruction_occupies_the_tensor_cores_at_their_rate():
 
 
 @pytest.mark.parametrize(("gpu", "family"), [("h200", "wgmma"), ("b200", "tcgen05")])
-def test_shared_memory_reads_limit_narrow_matmuls(gpu, family):
-    """On a B200, reading tiles of 128 x 128 at 128 bytes a clock takes as long as multiplying them."""
+def test_tensor_cores_read_128_bytes_of_shared_memory_per_clock(gpu, family):
     card = find_gpu(gpu)
     operations = 2.0 * 128 * 128 * 16
     counts = {"mma__f16": operations, f"{family}__f16": operations, f"{family}__shared_bytes": 2.0 * 128 * 32}
@@ -102,7 +101,7 @@ def test_shared_memory_reads_limit_narrow_matmuls(gpu, family):
     assert took["tensor"] == pytest.approx(operations / 2 / at_boost)
 
 
-def test_tensor_memory_load_takes_one_clock_per_word_and_lane():
+def test_tensor_memory_load_takes_one_clock_per_column():
     assert rates("b200", tensor_memory__load_bytes=128 * 64 * 4)["LSU"] == 64.0
 
 
@@ -117,7 +116,7 @@ def test_mma_sync_reaches_under_70_percent_of_peak_on_hopper():
 
 
 @pytest.mark.parametrize(("gpu", "clk"), [("a100", 1), ("h100", 1), ("rtx-a4000", 2), ("rtx4090", 2), ("t4", 2)])
-def test_memory_instruction_occupies_load_store_units_at_any_width(gpu, clk):
+def test_load_store_unit_time_does_not_depend_on_width(gpu, clk):
     narrow = rates(gpu, issue=1, issue__ld_shared=1, shared__load_wavefronts=1)
     wide = rates(gpu, issue=1, issue__ld_shared=1, shared__load_wavefronts=4)
     assert narrow["LSU"] == wide["LSU"] == clk
@@ -182,7 +181,7 @@ def test_asynchronous_copy_uses_the_l1_port_only_once():
     assert per_clock["port"] == per_clock["L1"]
 
 
-def test_arithmetic_between_wgmma_and_between_mma_is_counted_separately():
+def test_arithmetic_of_wgmma_kernels_is_counted_separately():
     softmax = {"issue": 8.0, "issue__mufu": 4.0, "issue__mma": 1.0, "mma__f16": 4096.0}
     warps, groups = rates("h200", **softmax), rates("h200", **softmax, wgmma__f16=4096.0)
     assert (warps["between"], warps["between_groups"]) == (groups["between_groups"], groups["between"]) == (8.0, 0.0)
@@ -197,7 +196,7 @@ def test_memory_counts_become_events_of_the_power_model():
     assert events(counts) == {"issue.fma32": 3, "shared.wavefronts": 5, "l2.sectors": 42, "l1.requests": 2}
 
 
-def test_shared_memory_bytes_of_wgmma_and_bulk_copies_cost_as_much_energy_as_wavefronts():
+def test_shared_memory_energy_includes_wgmma_and_bulk_copies():
     counts = {"shared.load_wavefronts": 2.0, "wgmma.shared_bytes": 640.0, "bulk.shared_write_bytes": 256.0}
     assert events(counts)["shared.wavefronts"] == 2.0 + 640.0 / 128 + 256.0 / 128
 
@@ -233,7 +232,7 @@ def test_tensors_that_fit_in_l2_are_read_from_dram_once(tiles_m, tiles_n, group,
 
 
 def test_single_resident_block_reloads_its_rows_and_columns():
-    # 16 x 16 tiles: each block reads a sixteenth of a and of b; 256 of them read each tensor sixteen times.
+    # Each of 16 x 16 blocks reads 1/16 of `a` and 1/16 of `b`, so each tensor is read 16 times.
     assert moved(16, 16, 1, 1, 0.0) == pytest.approx(16 * SIZES["a"] + 16 * SIZES["b"] + SIZES["c"])
 
 
@@ -248,7 +247,7 @@ def test_scratch_tensor_that_fits_in_l2_never_reaches_dram():
     assert dram_bytes(access, (4.0,), (4e6, 1e6), blocks, wave, 0.0) == 5e6
 
 
-def test_partly_written_scratch_causes_dram_traffic_only_beyond_l2():
+def test_partly_written_scratch_in_l2_causes_no_dram_traffic():
     row, blocks = np.ones(1), np.array([4.0])
     partly = Footprint(1e6 * row, (row, row, row), 4e6 * row, True, scratch=True, stored_bytes=1e6 / 8 * row)
     grid = (blocks, row, row)
@@ -262,7 +261,7 @@ def test_partly_written_scratch_causes_dram_traffic_only_beyond_l2():
     l2=st.floats(1e3, 1e9),
     tile=st.floats(32, 1e5),
 )
-def test_dram_traffic_is_equal_for_sampled_and_declared_tiles(grid, wave, l2, tile):
+def test_dram_traffic_is_equal_for_profiled_and_declared_accesses(grid, wave, l2, tile):
     x, y = map(float, grid)
     sizes = {"a": tile * y, "b": tile * x, "c": tile * x * y}
     access = TensorAccess("xy", {"a": "y", "b": "x"}, "c")

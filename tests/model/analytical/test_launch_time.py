@@ -86,7 +86,7 @@ def test_doubling_the_work_takes_no_less_time(m, n, k, dim):
 
 @pytest.mark.parametrize("causal", [0, 1])
 def test_attention_on_the_a100_matches_published_speeds(causal):
-    """FlashAttention-2 reaches up to 73 % of 312 TFLOP/s (arXiv 2307.08691), and little less on long sequences."""
+    """FlashAttention-2 reaches up to 73 % of 312 TFLOP/s (arXiv 2307.08691)."""
     dims = {"heads": 32, "kv_heads": 8, "queries": 4096, "head_dim": 128, "causal": causal}
     problem = find_op("attention").problem("f16", **dims)
     best_s = costs(table_of("attention_mma", find_gpu("a100-sxm4-80gb"), problem), problem).latency_s.min()
@@ -112,7 +112,7 @@ def work(**per_trip: float) -> Demand:
 
 @pytest.mark.parametrize(("name", "shared"), [("rtx4090", True), ("a100", False)])
 def test_uneven_warps_per_scheduler_do_not_slow_down_a_shared_pipe(name, shared):
-    """Run 5 or 8 lone warps per SM; its schedulers share two f64 lanes or have eight f64 lanes each."""
+    """Run 5 or 8 one-warp blocks per SM. The four schedulers share two f64 lanes, or each has eight."""
     gpu = find_gpu(name)
 
     def busy_s(warps: float, pipe: str) -> float:
@@ -127,7 +127,7 @@ def test_uneven_warps_per_scheduler_do_not_slow_down_a_shared_pipe(name, shared)
 
 
 def test_two_blocks_per_sm_hide_half_the_code_between_tensor_instructions():
-    """1,000 blocks run 8 per SM on 128 SMs, in 4 rounds of 2."""
+    """Each SM runs 8 of the 1,000 blocks: 2 at a time, in 4 rounds."""
     products, softmax = 1000.0, 300.0
     core_s = {
         between: launch_time(ADA, work(tensor=products, issue=100.0, between=between), launch()).core_s[0]
@@ -139,7 +139,7 @@ def test_two_blocks_per_sm_hide_half_the_code_between_tensor_instructions():
 
 
 def test_two_warpgroups_hide_half_the_code_between_wgmma():
-    """A round of one block per SM has 100 trips, after a start in which a block has nothing to multiply."""
+    """Each SM runs one block: 100 loop trips, after a start without products."""
     hopper, products, softmax = find_gpu("h200"), 1000.0, 300.0
     blocks = np.full(1, float(hopper.sms))
     for warps in (8.0, 16.0):
@@ -174,7 +174,7 @@ def round_clk(together: float, **change: Array) -> float:
     return float(times.core_s[0] * ADA.boost_clock_hz / 10)
 
 
-def test_single_block_alternates_waiting_and_computing_and_several_overlap():
+def test_concurrent_blocks_overlap_waiting_and_computing():
     waits = 100 * microarchitecture(ADA).dram_latency_clk
     busy = 100 * 1000.0 * 2 ** (1 / 8)
     assert round_clk(1) == pytest.approx(busy + waits, rel=0.05)
@@ -222,7 +222,7 @@ def test_without_barriers_warps_overlap_within_a_block():
     assert many < 0.75 * round_clk(1, warps=np.full(1, 32.0))
 
 
-def test_colliding_atomics_and_scattered_bytes_take_time():
+def test_serial_clocks_and_dram_slowdown_add_time():
     serial = launch_time(ADA, work(fma=1.0), launch(serial_clk=np.full(1, 1e9)))
     assert serial.core_s[0] * ADA.boost_clock_hz == pytest.approx(1e9, rel=0.01)
     plain, scattered = (launch_time(ADA, work(fma=1.0), launch(dram_slowdown=np.full(1, s))) for s in (1.0, 2.0))
@@ -240,7 +240,7 @@ def test_wait_for_another_block_costs_one_l2_latency():
 
 
 def test_stream_k_moves_no_more_dram_bytes_than_one_tile_per_block():
-    """Matrices of 8,192 x 8,192 exceed L2. Only configs that split the last tiles move more: their partial sums."""
+    """The matrices of 8,192 x 8,192 exceed L2. Configs that split their last tiles also move partial sums."""
     gpu, problem = find_gpu("h200"), find_op("matmul").problem("bf16", "nt", m=8192, n=8192, k=8192)
     table = table_of("matmul_wgmma", gpu, problem)
     on_problem = table.space.at(problem)
@@ -304,7 +304,7 @@ def test_single_resident_block_does_not_overlap_loads_and_computation():
 
 
 def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Demand, LaunchWork]:
-    """Return the demand of three variants, and launches with one loop and figures of up to 10**most."""
+    """Return random demands of three kernel variants, and `count` launches with one loop and values up to 10**most."""
     demand = Demand(tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
     work = LaunchWork.empty(count, 1)
     work.variants[:] = draw.integers(0, 3, count)
@@ -369,7 +369,7 @@ def test_epilogue_instructions_match_the_executed_ones(name, dtype, nvrtc):
         assert executed["issue"] - plain["issue"] == pytest.approx(issued, abs=1.2), way
 
 
-def test_activation_costs_more_for_shorter_reductions():
+def test_relative_cost_of_an_activation_falls_with_k():
     recommender = Recommender([])
 
     def share(k: int, cost: str, **finishing: int) -> float:

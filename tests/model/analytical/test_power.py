@@ -36,7 +36,7 @@ fractions = st.floats(0.0, 1.0)
 
 @st.composite
 def launches(draw: st.DrawFn) -> tuple[PowerModel, NominalCosts]:
-    """Draw a GPU and a launch whose events take from nothing to several times the TDP."""
+    """Draw a GPU and a launch whose events need 0 to 3 times the TDP."""
     model = MODELS[draw(names)]
     core_s, memory_s = draw(seconds), draw(st.one_of(st.just(0.0), seconds))
     watts = draw(st.floats(0.0, 3.0)) * model.tdp_w
@@ -59,7 +59,7 @@ def test_lower_power_limit_is_never_faster(case, first, second):
 
 
 STATIC_ONLY = MODELS["rtx4090"], NominalCosts(1e-6, 0.0, 0.0, 0.0, 0.0)
-"""A launch without events: the search once chose 3,147 MHz and 167 W for a limit of 150 W."""
+"""Launch without events, for which a clock search once exceeded a limit of 150 W."""
 
 
 @LAW
@@ -144,7 +144,7 @@ def test_memory_bound_time_does_not_grow_when_the_clock_falls():
     assert slow.energy_j < fast.energy_j
 
 
-def test_instruction_class_without_energy_data_costs_as_much_as_other():
+def test_instruction_without_energy_data_costs_the_default_energy():
     model = MODELS["rtx4090"]
     assert model.event_j("issue.branch") == model.event_j("issue.other") > 0
 
@@ -170,7 +170,7 @@ def test_power_limit_outside_an_assumed_range_is_accepted():
     assert limited.power_w <= 90.0 * (1 + 1e-12)
 
 
-def test_data_center_gpu_with_a_workstation_title_stays_at_its_boost_clock():
+def test_workstation_title_does_not_change_a_data_center_clock():
     gpu = dataclasses.replace(find_gpu("a100-sxm4-80gb"), title="NVIDIA RTX A100")
     assert PowerModel.for_gpu(gpu).maximum_hz == gpu.boost_clock_hz
 
@@ -189,13 +189,13 @@ def test_every_catalog_gpu_has_plausible_power(gpu):
     fma_warps_per_s = gpu.fma_per_clk_sm["f32"] * gpu.sms * gpu.boost_clock_hz / 32
     fma_w = running_w + fma_warps_per_s * model.event_j("issue.fma32")
     dram_w = running_w + gpu.memory_bandwidth * (model.event_j("dram.bytes") + model.event_j("l2.sectors") / 32)
-    # GPUs with a low power limit for their chip (L4, RTX 6000 Ada, Max-Q) cannot hold the boost clock here.
+    # GPUs with a low power limit for their chip (L4, RTX 6000 Ada, Max-Q) cannot hold the boost clock in this test.
     headroom = 1.8 if gpu.tdp_w > 300 else 2.5
     assert 0.3 * gpu.tdp_w < fma_w < headroom * gpu.tdp_w
     assert 0.3 * gpu.tdp_w < dram_w < headroom * gpu.tdp_w
 
 
-def test_published_idle_power_of_unfitted_gpus_is_reproduced():
+def test_idle_power_without_calibration_matches_published_values():
     # nvidia-smi reports about 70 W for an idle H100 SXM and 45 to 60 W for an idle A100 SXM.
     assert MODELS["h100-sxm"].idle_w == pytest.approx(70, abs=10)
     assert PowerModel.for_gpu(find_gpu("a100-sxm4-80gb")).idle_w == pytest.approx(45, abs=10)
@@ -252,8 +252,8 @@ def test_hopper_saves_energy_below_its_knee():
 
 
 def _limited_by(gpu: GPU, limit_w: float) -> tuple[float, float]:
-    """Return (time, power of board and leakage) of a large f16 matmul on a GPU that its power limit slows down, or of
-    f32 FMAs if the GPU has no tensor cores. The time is infinite if the limit does not slow the GPU down."""
+    """Return the time of a large f16 matmul at a power limit, and the power of board and leakage in watts. A GPU
+    without tensor cores runs f32 FMAs instead. The time is infinite if the limit does not lower the clock."""
     model, tensor = PowerModel.for_gpu(gpu), gpu.tensor_rate("f16")
     work = {"mma.f16": 1e12, "l2.sectors": 1.9e8, "shared.wavefronts": 2.5e8} if tensor else {"issue.fma32": 1e10}
     rate = 2 * tensor if tensor else gpu.fma_per_clk_sm["f32"] / 32
@@ -264,7 +264,7 @@ def _limited_by(gpu: GPU, limit_w: float) -> tuple[float, float]:
     return math.inf if free else float(limited.latency_s[0]), model.board_w + float(model.leakage_at(clock_hz))
 
 
-SISTERS = [
+SAME_CHIP = [
     (larger, smaller, max(larger.power_min_w, smaller.power_min_w, larger.tdp_w / 2))
     for larger in all_gpus()
     for smaller in all_gpus()
@@ -273,10 +273,10 @@ SISTERS = [
     and PowerModel.for_gpu(larger).curve == PowerModel.for_gpu(smaller).curve
     and max(larger.power_min_w, smaller.power_min_w, larger.tdp_w / 2) <= min(larger.power_max_w, smaller.power_max_w)
 ]  # fmt: skip
-"""(Board with more SMs, board with fewer, lowest equal power limit in watts) of boards with the same chip."""
+"""Boards with the same chip, the larger board first, and the lowest power limit (W) at which to compare the boards."""
 
 
-@pytest.mark.parametrize(("larger", "smaller", "limit_w"), SISTERS, ids=lambda each: getattr(each, "name", None))
+@pytest.mark.parametrize(("larger", "smaller", "limit_w"), SAME_CHIP, ids=lambda each: getattr(each, "name", None))
 def test_larger_gpu_at_equal_limit_is_slower_only_by_its_idle_power(larger, smaller, limit_w):
     (slow_s, larger_w), (fast_s, smaller_w) = (_limited_by(gpu, limit_w) for gpu in (larger, smaller))
     if math.isinf(slow_s) or math.isinf(fast_s):
@@ -359,8 +359,8 @@ def test_power_limit_of_3000_launches_takes_no_more_numpy_calls():
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside the repository")
 def test_recorded_power_is_within_the_accuracy_goals():
-    """Goals for the median error: 8 % in each recording, 16 % for backends' products and 15 % under limits. The
-    limit of least energy may be off by 50 W."""
+    """Median errors may be 8 % in a recording, 16 % for a backend's matmuls and 15 % under power limits. The power
+    limit with the lowest energy may be off by 50 W."""
     command = [sys.executable, "tools/evidence", "power", "--quick"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,14 +25,14 @@ def test_interval_of_a_time_ratio_combines_the_errors_of_both_configs():
     assert math.exp(SPREAD.own_energy) < SPREAD.energy
 
 
-def test_predicted_intervals_use_the_analytical_factors():
+def test_predicted_interval_is_the_spread_of_the_analytical_model():
     kernel, gpu = find_kernel("matmul_simt"), find_gpu("a100")
     problem = kernel.definition.problem("f32", "nn", m=2048, n=2048, k=64)
     table = StaticTable.of(kernel, problem, gpu, Stack([]).profiles(kernel.name, kernel.hash, gpu.sm))
     candidates = candidate_set(Space([table], whole=True), problem, [DEFAULT_POINT])
     (of_kernel,), costs = candidates.kernels, candidates.costs.at(0)
     limited = of_kernel.limited.at(0)
-    assert costs.kinds.shape == (2, 4, 1)  # Bottlenecks share one width per quantity.
+    assert costs.kinds.shape == (2, 4, 1)  # Intervals do not depend on the bottleneck.
     for estimates, value, name in (
         (costs.latency, limited.latency_s, "time"), (costs.energy, limited.energy_j, "energy")
     ):  # fmt: skip

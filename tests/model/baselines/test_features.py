@@ -74,7 +74,7 @@ def test_convolutions_take_no_less_than_the_roofline(gpu, n, c, k, h):
     assert convolution(gpu, n=n, c=c, k=k, h=h, w=h)
 
 
-def test_winograd_makes_large_convolutions_faster_than_their_multiplications_allow():
+def test_winograd_makes_large_convolutions_faster_than_direct_ones():
     gpu = find_gpu("a100-pcie-80gb")
     direct_s = 2 * 64 * 56 * 56 * 512 * 512 * 9 / gpu.peak_flops("f32")
     assert direct_s / 4 < seconds(convolution("a100-pcie-80gb", n=64, c=512, k=512, h=56, w=56)) < direct_s
@@ -141,7 +141,7 @@ def test_large_matmul_is_bound_by_tensor_cores_in_f16_and_by_fma_in_f32():
     assert single == pytest.approx(2 * 8192**3 / (0.85 * 19.5e12), rel=0.1)
 
 
-def test_batched_f32_matmuls_use_the_tiles_of_the_generation_and_the_l4_a_lower_clock():
+def test_f32_matmul_time_depends_on_tile_size_and_clock():
     square = {"batch": 64, "m": 96, "n": 96, "k": 512}
     dims = {name: np.array([size]) for name, size in square.items()}
     times = {gpu: features("matmul", find_gpu(gpu), "f32", "nn", dims, GRAPH)[0].total_s[0] for gpu in ("a100", "v100")}
@@ -159,13 +159,13 @@ def test_weights_of_fewer_bits_take_fewer_bytes(dtype, less):
     assert precision_of(dtype).b_bytes < precision_of(less).b_bytes
 
 
-def test_activations_that_the_call_quantizes_are_read_in_16_bits_and_written():
+def test_quantizing_activations_reads_16_bits_and_writes_the_dtype():
     assert precision_of("f8e4m3").quantising_bytes == 3.0
     assert precision_of("w4a16").quantising_bytes == precision_of("bf16").quantising_bytes == 0.0
     assert precision_of("nvfp4").quantising_bytes == 2.0 + precision_of("nvfp4").a_bytes
 
 
-def test_gpu_without_the_arithmetic_has_no_rate():
+def test_unsupported_dtype_has_no_flop_rate():
     assert rate_of(find_gpu("a100"), "f8e4m3") == 0
     assert rate_of(find_gpu("h100"), "nvfp4") == 0
     assert rate_of(find_gpu("b200"), "nvfp4") == pytest.approx(2 * rate_of(find_gpu("b200"), "f8block"), rel=0.01)

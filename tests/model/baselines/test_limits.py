@@ -24,7 +24,7 @@ L40S = find_gpu("l40s")
 
 @pytest.mark.parametrize("rows", [4000, pytest.param(None, marks=[pytest.mark.slow, pytest.mark.deep], id="all")])
 @pytest.mark.parametrize("op", tuple(contents()))
-def test_no_shipped_row_exceeds_the_limits_of_its_gpu(op, rows):
+def test_no_shipped_recording_exceeds_gpu_limits(op, rows):
     sample = f" USING SAMPLE reservoir({rows} ROWS) REPEATABLE (7)" if rows else ""
     columns = parquet_columns(FOLDER / f"{op}.parquet", f"true{sample}")
     definition = find_op(op)
@@ -45,7 +45,7 @@ def test_no_shipped_row_exceeds_the_limits_of_its_gpu(op, rows):
         assert not (columns["power_w"][columns["gpu"] == gpu] > device.tdp_w).any()
 
 
-def test_weights_in_l2_explain_a_time_below_that_of_dram():
+def test_weights_in_l2_are_read_faster_than_from_dram():
     problem = find_op("matmul").problem("bf16", "nt", m=8, n=4096, k=4096)
     dram_s = problem.bytes / L40S.memory_bandwidth
     assert least_s(*work_of(problem), rates_of(L40S, "bf16")) < 0.5 * dram_s
@@ -79,7 +79,7 @@ def test_uneven_routing_reads_fewer_experts_than_all():
 
 
 def booster(seed: int, rounds: int, levels: int) -> tuple[Any, np.ndarray]:
-    import xgboost  # takes 2 s, so only the process that trains imports it
+    import xgboost  # XGBoost takes 2 s to import, so only training imports it
 
     draw = np.random.default_rng(seed)
     matrix = draw.normal(size=(300, 4)).astype(np.float32)
@@ -125,7 +125,7 @@ def test_trees_with_too_many_nodes_are_refused(monkeypatch):
 
 @few_examples(30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
-def test_row_reaches_the_leaf_of_its_comparisons(seed, levels):
+def test_tree_prediction_follows_every_comparison(seed, levels):
     draw = np.random.default_rng(seed)
     trees, features, inner = 40, 3, 2**levels - 1
     nodes = 2 * inner + 1

@@ -53,7 +53,7 @@ def test_gpu_without_arithmetic_for_a_dtype_has_no_prediction():
 
 def test_cached_times_are_bounded():
     bound, op = model().on(find_gpu("a100")), find_op("matmul")
-    for start in range(0, 9000, 3000):  # batches are quick to predict: none was recorded
+    for start in range(0, 9000, 3000):  # batches have no recordings, so predictions are fast
         bound.time([op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)])
         bound.time([op.problem("bf16", "nt", m=start + 1, n=1, k=1, batch=3)])
         assert 100 < len(bound._timed) < 200
@@ -106,7 +106,7 @@ def test_skipped_tree_evaluations_do_not_change_a_baseline_time(rows):
     reader, every = kind.reader("latency", backends, bound), np.empty((len(backends), len(bound.total_s)))
     base, none, least = bound.total_s + reader.overheads_s[:, None], np.empty((0, 1, 1)), np.zeros(len(bound.total_s))
     reader.in_engine.fill(bound.table, none, base, least, inf, every)
-    # At a power of two, a time is the minimum over the problem and all larger points.
+    # At a power of two, the time is the minimum of the times of this size and all larger sizes.
     assert Timed.of(kind, backends, [problem]).seconds[:, 0] == pytest.approx(every.min(axis=1), rel=1e-12)
 
 
@@ -133,7 +133,7 @@ def test_experts_have_baselines_in_every_dtype_on_blackwell(dtype):
     assert all(not baseline.latency_s.transferred and baseline.version for baseline in predicted.values())
 
 
-def test_missing_4_bit_arithmetic_is_given_as_the_reason():
+def test_refusal_names_the_missing_4_bit_arithmetic():
     problem = find_op("moe").problem("nvfp4", tokens=256, **QWEN)
     assert shipped("moe", "h100").predict(problem) == ()
     assert "nvfp4" in next(iter(shipped("moe", "h100").refusals(problem).values()))
@@ -187,7 +187,7 @@ def test_few_long_rows_take_at_least_the_latency_of_one_block():
     assert few.latency_s.value > 10.0 * many.latency_s.value
 
 
-def test_gpu_without_the_arithmetic_has_no_baseline():
+def test_unsupported_dtype_has_no_baseline():
     assert derived(find_op("matmul").problem("nvfp4", "nt", m=64, n=64, k=64), find_gpu("a100")) is None
 
 

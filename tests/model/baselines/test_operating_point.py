@@ -87,7 +87,7 @@ def test_lower_power_limit_or_clock_is_never_faster_and_draws_no_more(gpu, drawn
             assert slow.power_w.value <= fast.power_w.value * (1 + 1e-2)
 
 
-def test_default_operating_point_changes_nothing_below_the_roofline():
+def test_default_operating_point_keeps_the_baseline():
     gpu, default = find_gpu("h200"), baseline(2e-3, 600.0, 0.8, 0.1)
     for point in (DEFAULT_POINT, OperatingPoint(gpu.tdp_w)):
         assert at_point(default, gpu, point, product(8192)) is default
@@ -207,7 +207,7 @@ def test_no_size_is_padded_beyond_the_largest_one():
     assert {(other.sizes["n"], other.sizes["k"]) for other in others} == {(LARGEST, 12), (LARGEST, 16), (LARGEST, 64)}
 
 
-def test_declared_problem_named_like_an_op_is_not_padded():
+def test_custom_op_named_like_a_shipped_op_is_not_padded():
     problem = replace(find_op("matmul"), layouts=(ANY_LAYOUT,)).problem("f16", ANY_LAYOUT, m=64, n=100, k=64)
     assert padded(problem) == ()
 

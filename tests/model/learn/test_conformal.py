@@ -70,7 +70,7 @@ def test_interval_widens_with_distance_from_training_data():
 
 
 @given(st.floats(0.0, 3.0), st.floats(0.0, 4.0))
-def test_interval_just_covers_residuals_far_from_training_data(error, distance):
+def test_interval_reaches_the_largest_error_far_from_training_data(error, distance):
     interval = calibrate(np.full(20, error), np.arange(20), "problem", np.full(20, distance))
     reached = float(np.log(interval.around(np.ones(1), distance)[1][0]))
     assert reached >= error - 1e-9
@@ -175,7 +175,6 @@ def test_schedule_and_problem_features_exist_without_a_profile():
 
 
 def test_model_features_do_not_change_if_all_times_are_halved():
-    """Halving every time, as a clock twice as fast does, changes no share."""
     inputs = simulated_inputs(5, 0)
     times = ("latency_s", "pipe_s", "busy_s", "wait_s", "l2_s", "dram_s", "core_s", "fixed_s")
     halved = inputs.changed(**{name: getattr(inputs, name) / 2 for name in times})

@@ -162,7 +162,7 @@ def test_model_card_of_0_1_0_loads_although_it_names_a_ubj_file(model, card):
     assert all((predicted[head] == values).all() for head, values in model.log_ratio(inputs)[0].items())
 
 
-def test_impossible_trees_in_the_hash_of_the_card_are_refused_in_one_line(model, card):
+def test_impossible_trees_with_a_valid_hash_are_refused(model, card):
     trees = next(card.parent.glob("*.latency.*.trees"))
     content = replace(model.forests["latency"], base=float("nan")).packed()
     trees.write_bytes(content)
@@ -181,7 +181,7 @@ def test_model_card_with_a_non_finite_number_is_refused(card, number):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "[" * 100_000])
-def test_other_files_are_refused(tmp_path, text):
+def test_file_that_is_no_model_is_refused(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(UsageError):

@@ -1,4 +1,4 @@
-"""Test searches for the least energy: the guide, the genetic search, and the model of power behind the guide."""
+"""Test searches for the lowest energy: the power model, the search that uses it, and the genetic search."""
 
 import numpy as np
 import pytest
@@ -125,7 +125,7 @@ def recorded(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return log_s, 5.0 - 0.6 * log_s + 0.05 * flag + 0.01 * draw.standard_normal(len(GRID))
 
 
-def test_latency_and_a_flag_explain_power():
+def test_power_model_predicts_from_latency_and_tunables():
     log_s, log_w = recorded(0)
     rows = np.random.default_rng(1).permutation(len(GRID))[:24]
     mean, half = PowerModel(SPACE.points[rows], log_s[rows], log_w[rows]).predict(SPACE.points, log_s)
@@ -133,7 +133,7 @@ def test_latency_and_a_flag_explain_power():
     assert (half > 0.0).all()
 
 
-def test_intervals_have_the_stated_coverage_of_unmeasured_configs():
+def test_power_intervals_cover_unmeasured_configs():
     inside = []
     for seed in range(4):
         log_s, log_w = recorded(seed)

@@ -1,4 +1,4 @@
-"""Test a campaign's search strategy, its Gaussian process, and the spaces and predictions it searches."""
+"""Test a campaign's search strategy, its Gaussian process, its search space, and predictions as its start."""
 
 import itertools
 import sys
@@ -26,7 +26,7 @@ SPACE = np.array(list(itertools.product(*VALUES)), dtype=float)
 
 
 def truth_s(tunables: np.ndarray) -> np.ndarray:
-    """Return the true time, lowest at (64, 4, 2, 4, 1, 0). The flags move the optimum, as shared memory does."""
+    """Return the true time, lowest at (64, 4, 2, 4, 1, 0). The flags change which tile sizes are best."""
     bx, by, tx, ty, shared, pad = np.log2(1.0 + tunables).T
     flags = 0.8 * (shared < 0.5) + 0.3 * (pad > 0.5) * (shared > 0.5)
     shape = (
@@ -107,7 +107,7 @@ def test_configs_without_prediction_come_last():
     tunables = np.concatenate([SPACE[:200], np.full((50, SPACE.shape[1]), np.nan)])
     predicted = np.concatenate([TRUTH[:200], np.full(50, np.nan)])
     order = ExpectedImprovement(tunables, predicted).order(np.array([], dtype=int), np.array([]))
-    # Only one config that lacks every tunable is tried early, namely the best of them.
+    # Only the best of the configs that lack every tunable is tried early.
     assert (order[-49:] >= 200).all()
 
 
@@ -189,7 +189,7 @@ def test_completion_needs_a_minimum_number_of_predictions():
 
 
 def test_search_with_few_predictions_begins_near_the_best():
-    """The best config has no prediction, so that it must not count as the slowest."""
+    """The search must not rank a config without a prediction as the slowest."""
     predicted_s = some_predicted(len(COMPLETED) // 8)
     assert np.isnan(predicted_s[np.argmin(PREDICTED_S)])
 

@@ -159,7 +159,7 @@ PROBLEMS = 60
 
 
 def record(factor: float, measurements: int, seed: int = 0) -> RegretRecord:
-    """Record stated regrets of 1 to 3 %, when losses are `factor` times as likely as stated."""
+    """Record random losses whose mean is `factor` times the stated regrets of 1 to 3 %."""
     draw = np.random.default_rng(seed)
     regrets = RegretRecord()
     for stated in draw.uniform(0.01, 0.03, measurements).tolist():

@@ -1,4 +1,4 @@
-"""Test that refinement measures where it lowers the regret most, and that retraining between visits helps others."""
+"""Test that refinement measures where it lowers the regret most, and that retraining helps unvisited problems."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_expensive_setup_leads_to_more_configs_per_visit():
     assert long.seconds == 20.0 + len(long.contenders)
 
 
-def test_problems_measured_by_others_are_skipped():
+def test_excluded_problems_are_skipped():
     policy = refinement(problem(0.01), problem(0.3))
     assert visit_of(policy.next(without={1})).problem == 0
     assert policy.next(without={0, 1}) is None
@@ -67,8 +67,8 @@ def test_gain_from_more_search_time_is_at_most_the_remaining_regret():
     assert bought[-1] <= policy.posterior.mean_regret() + 0.01
 
 
-def test_refinement_visits_possibly_overlooked_problems_only_once():
-    """Of eleven problems, ten are uncertain; the certain one would otherwise come last."""
+def test_problem_with_overlooked_configs_is_visited_once():
+    """Ten problems are uncertain. The best config of the eleventh problem may be overlooked."""
     policy = refinement(problem(0.001, weight=0.5), *(problem(0.1 + 0.01 * number) for number in range(10)))
     visited = []
     while not policy.below(0.03):

@@ -1,4 +1,4 @@
-"""Test how lowering predicts the assembler, on PTX and against machine code, and what each instruction issues."""
+"""Test that lowering PTX predicts the machine instructions that the assembler emits."""
 
 import tomllib
 from functools import cache
@@ -48,7 +48,7 @@ def test_folded_instructions_cost_nothing(name):
     assert cost(FOLDED[name]["body"]) == FOLDED[name]["want"]
 
 
-def test_conditional_loop_sum_is_copied_back_in_each_trip():
+def test_conditional_loop_sum_needs_two_moves_per_trip():
     body = "setp.gt.s32 %p1, %r1, %r2; selp.b32 %r3, 1, 0, %p1; add.s32 %r5, %r5, %r3; setp.lt.s32 %p2, %r5, %r7;"
     loop = blocks(VARYING + f"L: {body} @%p2 bra L; st.global.b32 [%rd30], %r5;")[1]
     assert loop == {"setp": 2, "alu": 1, "move": 2, "branch": 1}
@@ -64,7 +64,7 @@ def test_conditional_loop_sum_is_copied_back_in_each_trip():
     ("cvt.u64.u32 %rd1, %r1;", {}), ("max.f32 %f1, %f2, %f3;", {"fcmp": 1}),
     ("div.u32 %r1, %r2, 7;", {"imad": 2, "alu": 2}),
 ])  # fmt: skip
-def test_single_instructions_are_lowered(text, want):
+def test_instruction_lowers_to_expected_machine_instructions(text, want):
     assert dict(issue_cost.machine_cost(function(text).instructions[0])) == want
 
 

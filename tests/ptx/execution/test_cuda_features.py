@@ -200,7 +200,7 @@ def test_blocks_of_a_cluster_share_their_shared_memory(fixed):
 
 
 @given(st.tuples(*[st.integers(1, 3)] * 3), st.tuples(*[st.integers(1, 2)] * 3))
-def test_blocks_and_clusters_have_ids(clusters, cluster):
+def test_clusters_partition_the_grid(clusters, cluster):
     x, y, z = (a * b for a, b in zip(clusters, cluster, strict=True))
     shape, blocks = Clusters((x, y, z), cluster), range(x * y * z)
     ordered = shape.ordered(blocks)

@@ -49,8 +49,8 @@ def test_every_counter_of_a_copy_matches_manual_counts():
     assert counts["global.x.read_sectors"] == 3 * 4 + 1
     assert counts["global.x.read_bytes"] == 400
     assert counts["global.y.write_sectors"] == 13
-    # The code before the branch has 8 instructions: 4 moves and multiplies, a parameter load, a comparison and the
-    # branch. The code behind it has 7 PTX instructions; two 64-bit additions issue twice, which makes 9. `ret` follows.
+    # A warp issues 7 instructions up to the branch, 9 instructions behind it, and `ret`. The 9 instructions are 7 in PTX,
+    # because two 64-bit additions issue twice.
     assert counts["issue.wide64"] == 4 * 4
     assert counts["issue.ld_const"] == 4 * 3
     assert counts["issue.branch"] == 4 * 2
@@ -93,7 +93,7 @@ def loop(trips: str) -> str:
 
 def test_divergent_loop_costs_the_longest_lane_of_each_warp():
     y = np.zeros(64, np.uint32)
-    # Thread t makes t trips, so that warp 0 issues the body 31 times and warp 1 63 times.
+    # Thread t makes t trips, so warp 0 runs the body 31 times, and warp 1 runs it 63 times.
     counts = run(loop("mov.u32 %r5, %r4;"), "u64 y", ["y"], {"y": y}, block=(64,))
     t = np.arange(64)
     np.testing.assert_array_equal(y, t * (t - 1) // 2)
@@ -123,7 +123,7 @@ def test_jump_table_sends_each_lane_to_its_target():
     assert y[:6].tolist() == [10, 20, 30, 10, 20, 30]
 
 
-# The emulator packs instructions of one kind into one call, which must keep their order and dependences.
+# The emulator batches instructions of one kind. Batching must keep the order of dependent instructions.
 
 
 def test_instructions_emulated_together_respect_dependences():
@@ -231,7 +231,7 @@ def test_block_size_that_contradicts_the_code_is_refused(directive, block, says)
     assert says in str(error.value)
 
 
-def test_misuse_is_refused_in_one_line(refuses):
+def test_invalid_launch_is_refused(refuses):
     def refused(change: dict[str, object]) -> None:
         fields: dict[str, object] = {"entry": "k", "grid": (1,), "block": (32,), "arguments": ["y"]}
         fields |= {"buffers": {"y": np.zeros(4)}} | change
@@ -288,7 +288,7 @@ def calls_for(m: int, k: int) -> int:
     return calls(lambda: emulate_config(KERNEL, CONFIG, problem, 86, module, tensors))
 
 
-def test_two_tensor_core_blocks_take_no_more_calls_than_one():
+def test_two_tensor_core_blocks_need_few_more_function_calls():
     for m in (128, 256):  # fill the caches of compiled code and block programs
         calls_for(m, 96)
     once = calls_for(128, 96)

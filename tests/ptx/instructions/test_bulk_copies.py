@@ -117,7 +117,7 @@ def load_by_made_map(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarr
 def test_kernel_can_build_and_use_a_tensor_map():
     x, made, out = load_by_made_map()
     assert made.tobytes() == TensorMap("x", "u16", (40, 24), (80,), (32, 16), 64).encode(1 << 40)
-    # A 64-byte swizzle exchanges 16-byte pieces by a pattern that is equal for each pair of rows.
+    # A 64-byte swizzle permutes 16-byte pieces. The permutation changes every two rows.
     row, piece = np.arange(16)[:, None], np.arange(4)
     tile = np.empty_like(out)
     tile[row, piece] = out[row, piece ^ row // 2 % 4]

@@ -225,10 +225,10 @@ def test_independent_mma_instructions_respect_their_dependences():
 
 
 @pytest.mark.parametrize("pairs", [[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)], [(0, 0), (1, 1), (2, 0)]])
-def test_complete_and_partial_sets_of_warp_tile_products_are_exact(pairs):
+def test_all_or_some_products_of_warp_tiles_are_exact(pairs):
     rng = np.random.default_rng(2)
     warps = 3
-    x = rng.integers(-4, 5, (8, warps, 8, 8)).astype(np.float32)  # 0 to 5: three A in halves; 6 and 7: B
+    x = rng.integers(-4, 5, (8, warps, 8, 8)).astype(np.float32)  # 0 to 5: halves of three A tiles; 6 and 7: B tiles
     data = bf16_bits(x).reshape(8, -1, 2)
     out = np.zeros((len(pairs), 4, warps, 8, 4), np.float32)
     body = LANE_POINTERS + "".join(f"ld.global.b32 %r{i}, [%rd0+{128 * warps * i}];" for i in range(8))

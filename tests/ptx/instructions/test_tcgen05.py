@@ -200,7 +200,7 @@ def multiply(
     says: Callable[[int], int] = int,
     enable: str = "0",
 ) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """Return D, the expected D and the counts; X in `body` stands for the multiplication."""
+    """Return D, the expected D and the counts. `body` has X in place of the multiplication."""
     a = random_bits(case.a, (case.m, 32 // SIZES.get(case.a, 1)))
     b = random_bits(case.b, (case.n, 32 // SIZES.get(case.b, 1)))
     tile_a = packed(0, case.row, case.m, SIZES.get(case.a, 1), case.majors[0])
@@ -385,7 +385,7 @@ def test_block_scaled_mma_matches_numpy(kind, a, b, vector, scale):
     m, n, depth = 128, 32, 64 if "mxf4" in kind else 32
     count = depth // vector
     (left, left_bytes), (right, right_bytes) = scaled_operand(a, m, depth), scaled_operand(b, n, depth)
-    first = 2 if kind == "mxf8f6f4" else 0  # first byte used of a column
+    first = 2 if kind == "mxf8f6f4" else 0  # first used byte of a column
     codes = [RNG.integers(125, 130, (rows, 4), dtype=np.uint8) for rows in (m, n)]
     factors = [np.exp2(c.astype(float) - 127) for c in codes]
     if scale == "ue4m3":

@@ -123,7 +123,7 @@ def test_barriers_order_the_threads_of_a_block():
     assert counts["issue.bar"] == 3 * 3 * 16
 
 
-def test_producer_arrives_and_consumer_waits():
+def test_consumer_warp_waits_for_the_producer_warp():
     out = np.zeros(32, np.uint32)
     body = beside(__file__, "producer_arrives_and_consumer_waits.ptx")
     run(body, "u64 o", ["o"], {"o": out}, block=(64,))

@@ -87,9 +87,9 @@ def multiply(
     describe: Callable[[int], int] = int,
     scales: str = SCALES,
 ) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """Return the D of a kernel, the expected one, and the counts. X in the instructions `body` stands for the
-    multiplication. `mutate` changes the kernel's text and `describe` B's descriptor. `scales` are scale-d and perhaps
-    imm-scale-a and -b."""
+    """Return D, the expected D and the counts. `body` has X in place of the multiplication. `mutate` changes the
+    kernel's text, and `describe` changes the descriptor of B. `scales` has scale-d, then optionally imm-scale-a and
+    imm-scale-b."""
     size_a, size_b = SIZES.get(case.a, 1), SIZES.get(case.b, 1)
     a, b = random_bits(case.a, (64, 32 // size_a)), random_bits(case.b, (case.n, 32 // size_b))
     tile_a = packed(0, case.row, 64, size_a, case.majors[0])
@@ -140,7 +140,7 @@ def test_16_bit_matrices_may_be_transposed(row, majors):
 
 
 def test_operands_control_accumulation_and_signs():
-    twice = PLAIN.replace("X", "X X")  # the same shape and registers need no fence between
+    twice = PLAIN.replace("X", "X X")  # no fence is needed between products of equal shape and registers
     d, expected, _ = multiply(Case(), twice)
     assert np.array_equal(d, 2 * expected)
     d, expected, _ = multiply(Case(), twice, scales="0, 1, -1")
@@ -202,7 +202,7 @@ def test_fenced_and_awaited_wgmma_is_accepted(body):
 
 def test_descriptor_may_be_overwritten_during_its_operation():
     def sums_first(text: str) -> str:
-        """Declare the sums first: registers get rows in order of appearance, the sums then the lowest 32-bit rows."""
+        """Declare the sums first, so that they get the lowest 32-bit registers."""
         return text.replace(
             "mov.u32 %r0, %tid.x;", "".join(f"mov.b32 %d{i}, 0;" for i in range(16)) + "mov.u32 %r0, %tid.x;"
         )

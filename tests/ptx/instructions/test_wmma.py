@@ -117,7 +117,7 @@ def test_every_shape_and_layout_multiplies(shape, types, layouts):
 def test_4_bit_integers_multiply(kind):
     result, numbers, counts = multiply(8, 8, 32, ("s32", kind, kind, "s32"), "rcrr")
     np.testing.assert_array_equal(result, numbers["a"] @ numbers["b"] + numbers["c"])
-    assert counts["mma.i8"] == 8 * 8 * 32  # with half of the operations, half of the time
+    assert counts["mma.i8"] == 8 * 8 * 32  # tensor cores run 4-bit operations at twice the 8-bit rate
 
 
 @pytest.mark.parametrize(("operation", "pairs"), [("xor", np.not_equal), ("and", np.logical_and)])
@@ -143,7 +143,7 @@ def test_wmma_api_kernel_computes_a_product_with_an_epilogue():
     assert counts["mma.f16"] == 2 * n**3
     # Each 16 x 16 tile takes two machine instructions of 16 x 8 x 16 (`mma.sync.m16n8k16`).
     assert counts["issue.mma"] == 2 * (n // 16) ** 3
-    # A row of 16 halves of A fills a sector; each tile's four blocks along the columns read the sector once.
+    # A row of 16 halves of A fills a sector. Four blocks read each sector once.
     assert counts["global.a.read_bytes"] == 4 * a.nbytes
 
 
@@ -214,7 +214,7 @@ def test_8_bit_matmuls_match_numpy(nvrtc, a, b):
     counts = emulate(module, KernelLaunch("product", (1,), (32,), ["a", "b", "d"], buffers, 0, {}, {}))
     expected = small_values("f8" + a, x).astype(np.float64) @ small_values("f8" + b, y).astype(np.float64).T + 0.5
     assert np.array_equal(buffers["d"].reshape(16, 8), expected.astype(np.float32))
-    assert counts["mma.f16"] == 16 * 8 * 32  # with half of the operations, half of the time
+    assert counts["mma.f16"] == 16 * 8 * 32  # tensor cores run 8-bit operations at twice the 16-bit rate
 
 
 RNG = np.random.default_rng(7)

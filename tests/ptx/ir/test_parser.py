@@ -1,4 +1,4 @@
-"""Test that the parser and the verifier accept PTX of compilers, and refuse the rest in one line with its place."""
+"""Test that the parser and the verifier accept compilers' PTX, and name the position of each error in one line."""
 
 import pickle
 import tomllib
@@ -67,7 +67,7 @@ def test_label_may_be_defined_once_per_scope():
         assert target.name == block.labels[0]
 
 
-def test_variables_have_sizes_and_contents():
+def test_parsed_variables_have_expected_sizes_and_contents():
     variables = parse(
         HEAD
         + ".const .align 4 .f32 c[2] = {0f3F800000, 2.0};\n.global .align 8 .u64 p[2] = {c, generic(c)+4};\n"

@@ -47,7 +47,7 @@ def test_load_request_counts_the_sectors_it_touches(stride, base, load, sectors)
 @given(
     words=st.lists(st.integers(0, 999), min_size=32, max_size=32), on=st.lists(st.booleans(), min_size=32, max_size=32)
 )
-def test_random_access_costs_its_distinct_sectors_and_bank_words(words, on):
+def test_random_access_costs_its_sectors_and_bank_conflicts(words, on):
     table = np.array(words, np.uint32) * 4
     mask = np.array(on, np.uint32)
     data = np.arange(1000, dtype=np.uint32)
@@ -81,7 +81,7 @@ def test_stride_of_n_words_has_n_way_conflicts(ways):
     (8, "ld.shared.v2.b32 {%r3, %r4}, [%r2];", 2, 2),
     (16, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 4, 4),  # four quarter warps
     (16, "ld.shared.v2.b64 {%rd3, %rd4}, [%r2];", 4, 4),
-    (0, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 2, 2),  # identical lanes return half the registers
+    (0, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 2, 2),  # one address: a wavefront returns two registers
     (0, "ld.shared.b64 %rd3, [%r2];", 1, 1),
     (32, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 8, 4),  # 32-byte stride: two-way conflict in each quarter
     (128, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 32, 4),
@@ -100,7 +100,7 @@ def test_wide_accesses_take_the_documented_wavefronts(stride, load, wavefronts, 
     ("shr.u32 %r2, %r1, 2;", 2),  # lanes n agree with n^1 and n^2
     ("and.b32 %r2, %r1, 27;", 4),  # lanes n and n^4 agree but are not merged
     ("and.b32 %r2, %r1, 15;", 4),
-    ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # lanes n and n^1 agree, but the pairs conflict two by two
+    ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # lanes n and n^1 agree, but each pair conflicts with another
 ])  # fmt: skip
 def test_wide_shared_load_is_twice_as_fast_if_lane_pairs_share_addresses(quad, wavefronts):
     body = f"mov.u32 %r1, %tid.x; {quad} shl.b32 %r2, %r2, 4;"
@@ -307,7 +307,7 @@ def test_too_many_or_impossible_registers_are_an_error(refuses):
     refuses(lambda less, more: launch(less, more), [(48, 232), (40, 240), (20, 232), (40, 160)])
 
 
-def test_launch_registers_follow_the_kernel_or_its_block_limit():
+def test_launch_registers_follow_kernel_attributes():
     assert registers_at_launch({"maxntid": (384, 1, 1), "minnctapersm": (1,)}) == 168
     assert registers_at_launch({"maxntid": (512, 1, 1)}) == 128
     assert registers_at_launch({"maxntid": (256,), "minnctapersm": (2,)}) == 128

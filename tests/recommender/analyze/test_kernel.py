@@ -77,7 +77,7 @@ def test_second_analysis_profiles_nothing(kernel, database):
 
 @pytest.mark.every(2)
 def test_endless_compilation_is_abandoned_after_two_configs(folder, tmp_path, monkeypatch):
-    """Six one-line macros expand to 10^6 terms. The error must not need another compilation."""
+    """Six one-line macros expand to 10^6 terms. Reporting the error must not compile again."""
     macros = ["#define M0(x) x", *(f"#define M{i}(x) {' + '.join([f'M{i - 1}(x)'] * 10)}" for i in range(1, 7))]
     source = "\n".join([*macros, SOURCE.replace("sum += x[", "sum += M6(threadIdx.x) + x[")])
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
@@ -153,7 +153,7 @@ def test_refused_config_is_not_tried_again(folder, tmp_path, monkeypatch):
     assert not analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE).failed
 
 
-def test_spec_with_probes_is_profiled_for_every_problem(folder, tmp_path):
+def test_shipped_kernel_is_profiled_once_for_all_problems(folder, tmp_path):
     kernel = find_kernel("transpose_tiled")
     problem = kernel.definition.problem("f32", rows=1024, columns=2048)
     space = Space(kernel, GPU.sm, GPU.limits, "f32", problem.layout)
@@ -198,7 +198,7 @@ def test_measured_time_is_kept_and_scales_unmeasured_configs(kernel, database, p
         by_config = {tuple(c.config.values()): c for c in answer.recommendations if c.power_limit_w == GPU.tdp_w}
         for rank, before in enumerate(predicted.recommendations):
             if (now := by_config.get(tuple(before.config.values()))) is None:
-                continue  # skip it: another power limit is as fast
+                continue  # another power limit is as fast
             ratio = now.latency_s.value / before.latency_s.value
             if rank in (2, 3, 4):
                 assert (now.source, now.energy_j.source) == ("measured", "measured")
@@ -234,7 +234,7 @@ def test_explanation_shows_measured_and_predicted_time(kernel, database, predict
     assert subject.analytical["energy_j"] == pytest.approx(before.energy_j.value)
     assert sum(subject.energy_j.values()) == pytest.approx(recommendation.energy_j.value)
     assert subject.figures["time"] == recommendation.latency_s.value
-    # A slow measurement must not make other configs look better, so that gains compare predictions with predictions.
+    # Gains compare only predictions, so that a slow measurement does not make other configs look better.
     position = int(np.flatnonzero(candidates.latency_s[0] == recommendation.latency_s.value)[0])
     changes = what_if(candidates, position, objective=Objective.LATENCY)
     gains = [change.time for change in changes if change.source == "predicted"]
@@ -246,7 +246,7 @@ def test_explanation_shows_measured_and_predicted_time(kernel, database, predict
     refuses(lambda: pick_config(candidates, predicted.recommendations[7].config, Objective.LATENCY, 0))
 
 
-def test_explained_energy_adds_up_and_advice_is_exact(database):
+def test_advised_change_has_the_energy_and_traffic_of_its_config(database):
     candidates = own_candidates(database)
     slow = pick_config(candidates, {"stride": 8, "threads": 32}, Objective.ENERGY, 0)
     subject = explain(candidates, slow)

@@ -83,7 +83,7 @@ def factor_of(answer: Any) -> float:
 
 
 @pytest.mark.slow
-def test_transferred_interval_states_its_basis(one_gpu, three_gpus):
+def test_note_explains_the_transferred_interval(one_gpu, three_gpus):
     results = []
     for database in (one_gpu, three_gpus):
         answer = Recommender([database]).recommend("matmul", "h200-sxm", NEW, query=FASTEST)
@@ -131,7 +131,7 @@ def test_kernel_model_is_used_if_the_op_model_does_not_apply(one_gpu, tmp_path):
     assert both.trained.name == "matmul"
 
 
-def test_model_applies_to_unmeasured_kernels_only_if_it_helped_others(one_gpu):
+def test_model_applies_to_unmeasured_kernels_only_if_it_helped_other_kernels(one_gpu):
     learned = ModelStore.beside([one_gpu]).model("matmul", find_gpu("rtx4090"))
     assert learned is not None
     recommender = Recommender([one_gpu])
@@ -150,7 +150,7 @@ def test_model_applies_to_unmeasured_kernels_only_if_it_helped_others(one_gpu):
 def test_explanations_and_single_kernels_use_the_same_models(one_gpu, capsys):
     answer = Recommender([one_gpu]).recommend("matmul", "rtx4090", NEW, query=FASTEST)
     card = find_gpu("rtx4090")
-    default = Query(Objective.LATENCY, power_limit_w=card.tdp_w)  # a query for one kernel also covers other limits
+    default = Query(Objective.LATENCY, power_limit_w=card.tdp_w)  # else the query covers all power limits
     request = Request(card.name, kernel="matmul_simt", shape=NEW, query=default)
     advice = Recommender([one_gpu]).answer(request)
     best = advice.best

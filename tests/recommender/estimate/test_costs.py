@@ -76,7 +76,7 @@ def test_scaling_to_measurements_keeps_the_order_of_unmeasured_configs(drawn):
 
 
 @given(st.floats(0.2, 5), st.integers(1, COUNT - 1))
-def test_scale_lies_between_prediction_and_measurement(factor, count):
+def test_measurements_scale_predictions_toward_the_measured_time(factor, count):
     before = predicted()
     weights = []
     for n in (count, count + 1):
@@ -135,7 +135,6 @@ Time = tuple[float, float, bool]
 
 
 def shrinkage(own_s: float, reference: Time) -> Shrinkage:
-    """Return the shrinkage of a kernel that is predicted to take `own_s`."""
     return Shrinkage(None, *engine.shrinkage(whole_deviation(SQUARE), own_s, [reference]))
 
 
@@ -216,7 +215,7 @@ def test_baseline_dominated_by_overhead_hardly_changes_a_prediction(recommender,
     shrinkages = [kernel.shrinkage for kernel in kernels if kernel.shrinkage.reference is not None]
     assert shrinkages
     assert all(shrinkage.share > 0.75 for shrinkage in shrinkages)
-    assert min(shrinkage.slower for shrinkage in shrinkages) < 1.3  # an earlier version gave factors of 5.0 and 5.5
+    assert min(shrinkage.slower for shrinkage in shrinkages) < 1.3  # an earlier version returned 5.0 and 5.5
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("rtx4090", "f32"), ("h200", "f8e4m3")])
@@ -250,7 +249,7 @@ def serial_clk(**metrics: float) -> float:
 
 
 def slowdown(run: float, joined: float = 0.0) -> float:
-    """Return the DRAM slowdown for reads in runs of `run` bytes, a share `joined` of which the next block continues."""
+    """Return the DRAM slowdown for reads in runs of `run` bytes, of which the next block joins a share `joined`."""
     nothing, names = np.zeros(1), ("touch.a.read", "run.read", "run.read.x")
     counts = np.array([[[1024.0], [run], [joined]]])
     table = ProfileTable(0, "k", ("v",), nothing, nothing, nothing, nothing, names, ("block",), counts)
@@ -273,7 +272,7 @@ def test_short_reads_continued_by_the_next_block_are_not_slower():
 
 
 def test_histograms_of_512_bins_do_47_billion_additions_per_second():
-    """GPUs from the RTX 3060 to the RTX 3080 reached this rate with one block of a warp per 32 elements."""
+    """GPUs from the RTX 3060 to the RTX 3080 reached this rate with a one-warp block for every 32 elements."""
     bins = {"atomic__own": 1 / 64, "atomic__meet": 1 / 64, "atomic__own__512": 1 / 4, "atomic__meet__512": 1 / 4}
     seconds = serial_clk(global__counts__atomic_turns=64.0, **bins) * TURN_S
     assert 512 * BLOCKS / seconds == pytest.approx(47e9, rel=0.03)

@@ -82,7 +82,7 @@ def test_model_with_impossible_predictions_is_ignored_and_named(monkeypatch, fac
     assert all(recommendation.source == "predicted" for recommendation in triton)
 
 
-def test_model_above_the_power_limit_is_slowed_down(monkeypatch):
+def test_learned_power_above_the_limit_slows_down_the_kernel(monkeypatch):
     def best(limit_w: float) -> tuple[float, float]:
         query = Query(Objective.LATENCY, power_limit_w=limit_w, top=40)
         answer = Recommender([]).recommend("matmul", "a100", SHAPE, "bf16", "nt", query)

@@ -61,7 +61,7 @@ def test_model_with_unreadable_trees_is_reported_in_one_line_and_ignored(tmp_pat
 
 
 @pytest.mark.parametrize(("gpu", "measured"), [("a100", True), ("a100-pcie-40gb", False)])
-def test_source_is_learned_on_recorded_gpus_and_transferred_to_others(gpu, measured):
+def test_estimate_source_depends_on_whether_the_gpu_was_recorded(gpu, measured):
     query = Query(Objective.LATENCY, top=100)
     answer = Recommender([]).recommend("matmul", gpu, {"m": 1024, "n": 1024, "k": 1024}, "f16", "nt", query)
     by_kernel: dict[str, set[str]] = {}
@@ -78,7 +78,7 @@ def test_source_is_learned_on_recorded_gpus_and_transferred_to_others(gpu, measu
 
 
 @pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "h100-sxm-96gb"])
-def test_less_predictable_rows_have_wider_intervals_with_their_basis(gpu):
+def test_less_predictable_rows_have_wider_intervals(gpu):
     query, factors, notes = Query(Objective.LATENCY, top=100), [], []
     for n in (2048, 2056, 2050):  # multiples of 16 elements, of 16 bytes, and of neither
         answer = Recommender([]).recommend("matmul", gpu, {"m": 2048, "n": n, "k": 2048}, "f16", "nn", query)
@@ -197,7 +197,7 @@ def test_user_model_applies_to_other_gpus_if_held_out_gpus_improved(tmp_path):
 
 
 def test_model_trained_on_top_of_a_missing_model_is_ignored(trained, tmp_path):
-    """After an update of kernrec with a new model of the kernel, the user's model corrects a missing model."""
+    """After an update, kernrec may lack the model that the user's model was trained to correct."""
     (tmp_path / "models").mkdir()
     for file in [trained, *(trained.parent / "models").iterdir()]:
         (tmp_path / file.relative_to(trained.parent)).write_bytes(file.read_bytes())

@@ -1,8 +1,8 @@
 """Test that a larger batch never makes a network, a layer or a baseline more than 2 % faster.
 
-Kernels are compared with kernels, and baselines with baselines. A kernel without measurements ranks before a measured
-one only if it is faster by a margin, by which the predicted time falls where the ranking changes, so the compared
-kernels also have the same source. The deep profile sweeps every shipped network on 20 GPUs with batches of 1 to 64.
+Kernels are compared with kernels, and baselines with baselines. The compared kernels have the same source, because an
+unmeasured kernel ranks before a measured kernel only if it is faster by a margin. The deep profile sweeps every shipped
+network on 20 GPUs with batches of 1 to 64.
 """
 
 import random
@@ -135,7 +135,7 @@ def drawn() -> list[tuple[str, str, int]]:
 
 
 FORMER = [("a100-sxm4-80gb", "vgg16", 15), ("a100-sxm4-80gb", "vit-l-16", 35), ("a100-sxm4-80gb", "resnet50", 1)]
-"""Batches after which earlier versions predicted up to 2.1 times the speed for one more item."""
+"""Batches at which one more item raised the predicted speed by a factor of up to 2.1 in earlier versions."""
 
 
 @pytest.mark.parametrize(("gpu", "name", "batch"), [*FORMER, *drawn()])
@@ -164,7 +164,7 @@ def test_larger_decode_batch_is_not_faster_when_kernels_change(recommender, gpu)
     ],
 )
 def test_larger_batch_is_not_faster_where_recordings_differ(recommender, gpu, name, dtype):
-    """Recordings differ in their batches, their numbers of items, and whether only 16 rows or 16 bits have a model."""
+    """Recordings cover different batches and item counts. Some have only 16 rows, others only 16-bit dtypes."""
     assert not baselines_faster_with_more(recommender, find_gpu(gpu), name, range(1, LARGEST + 1), dtype)
 
 

@@ -69,7 +69,7 @@ def test_backend_total_uses_kernrec_kernels_for_layers_without_a_baseline(decode
     assert mixed == pytest.approx(sum(layer.latency_s for layer in decode.layers))
 
 
-def test_custom_kernel_is_worth_it_if_it_saves_enough_of_the_objective(recommender):
+def test_custom_kernel_is_worth_it_if_its_saving_is_large_and_certain(recommender):
     for objective in ("latency", "energy"):
         answer = answer_network(recommender, "a100", NetworkRequest("vit-l-16"), Query(objective))
         judged = [layer for layer in answer.layers if layer.worth_it is not None]
@@ -180,7 +180,7 @@ def test_knee_is_the_lowest_energy_within_a_time_bound(recommender, decode):
     assert least.total.energy_j.value == min(row.total.energy_j.value for row in rows)
 
 
-def test_knee_that_saves_nothing_is_the_first_row(recommender, decode):
+def test_sweep_recommends_the_first_row_if_others_save_little(recommender, decode):
     first = sweep_network(recommender, decode, "clock").rows[0]
     almost = [replace(cost, value=cost.value * 0.999) for cost in (first.total.latency_s, first.total.energy_j)]
     other = replace(first, total=replace(first.total, latency_s=almost[0], energy_j=almost[1]))
@@ -206,7 +206,7 @@ def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(recommend
         compare_gpus(recommender, find_gpus("v100"), quantized, Query())
 
 
-def test_backend_runs_in_one_call_a_layer_that_kernrec_splits(recommender):
+def test_backend_baseline_of_a_split_layer_is_one_call(recommender):
     answer, smaller = (
         answer_network(recommender, "gb200", NetworkRequest("llama-3-70b-prefill", batch=batch), Query("latency"))
         for batch in (19, 18)
@@ -218,7 +218,7 @@ def test_backend_runs_in_one_call_a_layer_that_kernrec_splits(recommender):
     baseline = baselines_of(recommender.context.on(answer.gpu), whole, point, (split.baseline.backend,))[0]
     assert split.baseline.latency_s == pytest.approx(baseline.latency_s / 2)
     assert split.baseline.energy_j == pytest.approx(baseline.energy_j / 2)
-    # A layer with the same pass that kernels do not split keeps its own baseline.
+    # An equal layer that kernels do not split keeps its own baseline.
     layers = [(replace(split.layer, parts=parts), split.answer) for parts in (2, 1)]
     _, (of_both, of_one) = backend_of(recommender.context.on(answer.gpu), answer.workload, layers, answer.query, "")
     assert of_both.latency_s == pytest.approx(baseline.latency_s / 2)

@@ -73,7 +73,7 @@ def audit_of(engine: str, fields: dict[str, Any], folder: Path) -> ServingAudit:
 
 
 def request_for(file: TunedFile, engine: str) -> list[Any]:
-    """Return the request for a file, with the depth of the second product's weights as the engine stores it."""
+    """Return the request for a file. SGLang counts two packed 4-bit weights as one."""
     first, second = file.products[0], file.products[-1]
     if file.kind is Kind.BLOCK_GEMM:
         return ["product", first.rows, first.depth, file.block]

@@ -59,7 +59,7 @@ def test_lora_and_state_space_files_have_engine_names(tmp_path):
     )
 
 
-def test_indivisible_model_is_refused(tmp_path, refuses):
+def test_model_that_tp_or_ep_does_not_divide_is_refused(tmp_path, refuses):
     refuses(lambda served: names(tmp_path, MIXTRAL, "vllm", "a100", **served), [{"tp": 3}, {"ep": 3}])
 
 
@@ -109,7 +109,7 @@ def test_unknown_release_is_refused_with_the_known_ones(refuses):
     refuses(lambda: shipped_of("vllm", "0.99.0"))
 
 
-def test_sglang_reads_the_file_of_the_newest_other_triton():
+def test_sglang_falls_back_to_the_folder_of_the_newest_triton():
     folder = {"triton_3_1_0/a.json", "triton_3_10_0/a.json", "triton_3_4_0/a.json", "triton_3_4_0/b.json"}
     shipped = Shipped("sglang", "1", "a test", {Kind.EXPERTS: frozenset(folder)})
     assert shipped.place_of(Kind.EXPERTS, "a.json", "3.4.0") == ("triton_3_4_0/a.json", True)

@@ -1,4 +1,4 @@
-"""Tests of the ranking of the fused-experts kernel's configs, and of the routing it assumes."""
+"""Test how configs of the fused-experts kernel are ranked, and the token routing that the ranking assumes."""
 
 import dataclasses
 import json
@@ -65,7 +65,7 @@ def test_candidates_are_the_best_ranked_configs():
     assert len(candidates(file, 64, turing)) > 3  # Turing copies loads through registers.
 
 
-def test_candidates_of_unrecorded_gpus_have_different_tiles():
+def test_top_candidates_for_unrecorded_gpus_have_distinct_tiles():
     ranked = shipped_ranking().ranked(experts(8, 2, 4096, 7168), 64, find_gpu("rtx5090"), 3)
     assert len({tuple(config.values())[:3] for config in ranked}) == 3
 
@@ -99,7 +99,7 @@ def in_fp8(file: TunedFile, block: tuple[int, int] | None = None) -> TunedFile:
     return dataclasses.replace(file, dtype="fp8_w8a8", quantization=Quantization("fp8_w8a8", block))
 
 
-def test_fp8_experts_are_ranked_as_16_bit_experts_of_half_the_reduction():
+def test_fp8_experts_rank_like_16_bit_experts_with_half_the_k():
     narrow, wide = (
         TunedFile(Kind.EXPERTS, "", "", (ProductShape(3072, depth, 128, 8), ProductShape(2048, depth, 128, 8)))
         for depth in (1024, 2048)
@@ -192,7 +192,7 @@ def test_token_routing_is_deterministic():
         ),
     ],
 )
-def test_tuned_file_entries_of_other_kernels_are_checked(name, config, wrong, tmp_path):
+def test_tuned_files_of_state_lora_and_block_kernels_are_checked(name, config, wrong, tmp_path):
     entries = {"1": config | {"num_warps": 4}, "8": config | {"num_warps": 3} | wrong}
     (tmp_path / name).write_text(json.dumps(entries))
     judged = judge_file(tmp_path / name, "h200")

@@ -20,7 +20,7 @@ def written(path: Path, content: object) -> Path:
 
 
 def triton_cache(folder: Path, **changed: list[float]) -> Path:
-    """Write an autotune cache of a function `f` in Triton's layout. `changed` are times in ms by config."""
+    """Write the Triton autotune cache of a function `f`, with times in ms per config."""
     times = {"x64": [0.10, 0.099, 0.102], "x128": [0.101, 0.1, 0.103], "x256": [0.2, 0.19, 0.21]}
     times |= {"x512": [float("inf")] * 3} | changed
     rows = [

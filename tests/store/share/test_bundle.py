@@ -1,4 +1,4 @@
-"""Test bundles: their content, their signatures, and checks of all bundles of a place."""
+"""Test bundles: their content, their signatures, and checks of all bundles in a location."""
 
 import hashlib
 import json
@@ -182,7 +182,7 @@ def test_invalid_bundle_is_refused_in_one_line(tmp_path, content):
 
 
 def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Path:
-    """Push a person's rows, replayed rows too, a minute after the last bundle, so that keys do not decide the order."""
+    """Push a person's rows, including replays, a minute after the last bundle, so that dates decide the order."""
     person.measure(rows)
     before = set(folder.glob("*/*.zip"))
     made_at = datetime(2026, 3, 2, 12, len(before))

@@ -1,4 +1,4 @@
-// Every block but the last waits for the one after it, takes its number, adds 1, and passes it on.
+// Every block but the last waits for the number of the next block, adds 1, and passes the sum to the previous block.
 extern "C" __global__ void relay(volatile int* passed, int* out) {
     int mine = 1;
     if (blockIdx.x + 1 < gridDim.x) {

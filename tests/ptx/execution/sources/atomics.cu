@@ -6,7 +6,7 @@ extern "C" __global__ void atomics(int* a, float* f, unsigned long long* u, doub
     atomicAdd(f, 0.5f); atomicAdd(u, 3ull); atomicMax(u + 1, i + (1ull << 40)); atomicAdd(d, 0.25);
     int* place = reinterpret_cast<int*>(f + 1);
     int seen = *place, assumed;
-    do {  // the largest of the floats
+    do {  // atomic maximum of floats
         assumed = seen;
         seen = atomicCAS(place, assumed, __float_as_int(fmaxf(i * 1.5f, __int_as_float(assumed))));
     } while (seen != assumed);

@@ -1,4 +1,4 @@
-// The last block to arrive adds up what all left.
+// The last block to arrive adds up the values that all blocks stored.
 extern "C" __global__ void k(int* left, unsigned* flags, int* out) {
     __shared__ unsigned before;
     left[blockIdx.x * 64 + threadIdx.x] = blockIdx.x;

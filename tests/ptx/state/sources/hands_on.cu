@@ -6,7 +6,7 @@ __device__ unsigned look(unsigned* flag) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
     return value;
 }
-// Each block leaves squares for the next one; warp w takes what thread 63 - t of the block before stored.
+// Each block stores squares. Thread t copies the square from thread 63 - t of the previous block.
 extern "C" __global__ void k(int* left, unsigned* flags, int* out) {
     unsigned t = threadIdx.x, block = blockIdx.x;
     left[block * 64 + t] = (block * 64 + t) * (block * 64 + t);

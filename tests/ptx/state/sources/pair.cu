@@ -1,4 +1,4 @@
-// Block 1 arrives at a barrier of block 0, which does not wait for that.
+// Block 1 arrives at a barrier of block 0, but block 0 does not wait at this barrier.
 extern "C" __global__ void __cluster_dims__(2, 1, 1) k(const int* x) {
     __shared__ __align__(128) int s[32];
     __shared__ unsigned long long told, full;

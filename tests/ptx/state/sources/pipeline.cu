@@ -1,4 +1,4 @@
-// Warp 0 loads chunks into two buffers in turn; warps 1 and 2 double them into another two, which thread 32 stores.
+// Warp 0 loads chunks into two buffers in turn. Warps 1 and 2 double the values, and thread 32 stores the results.
 extern "C" __global__ void k(const int* x, int* out) {
     __shared__ __align__(128) int in[2][64], doubled[2][64];
     __shared__ unsigned long long full[2], empty[2];

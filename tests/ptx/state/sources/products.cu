@@ -13,7 +13,7 @@ extern "C" __global__ void k(const char* x, float* out) {
         return;
     }
     float sum[4];
-    asm volatile(".reg .f32 d<4>;");  // not copied by the compiler while a product is under way
+    asm volatile(".reg .f32 d<4>;");  // The compiler cannot copy PTX registers while a product runs.
     unsigned long long a = 16ull << 32 | 8 << 16 | at(tile) >> 4, b = 16ull << 32 | 8 << 16 | at(tile + 2048) >> 4;
     for (int c = 0; c < 3; c++) {
         wait(&full, c & 1);
