@@ -2,8 +2,8 @@
 
 Property tests draw the same examples on every machine, and a slow machine fails no test. With
 `KERNREC_TEST_PROFILE=deep` (`tools/test.sh --deep`, every night) they draw many new examples, and every case of every
-test runs. Otherwise, each commit selects other cases of a test marked `every(n)`. Tests neither read nor write the
-databases of the user who runs them.
+test runs. Without this profile, one in n cases of a test marked `every(n)` runs, and the cases change with the commit.
+Tests neither read nor write the databases of the user who runs them.
 """
 
 import gc
@@ -37,8 +37,8 @@ ALWAYS_SKIPPED = re.compile(
 )
 """Reasons that allow a skip although every package of the extra `ci` is installed."""
 
-# The tests' matrices have a few hundred rows: threads that wait for each other take three times the CPU time. NumPy
-# reads this variable on import, in this process and its children.
+# Several threads take three times the CPU time for matrices of a few hundred rows, because they wait for each other.
+# NumPy reads these variables on import, in this process and its children.
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
@@ -178,8 +178,8 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test that is not `slow` as `fast`. Choose the cases of `every(n)` and `--one-case` by a hash of the
-    test's name and the commit. Only the deep profile runs all, and tests marked `deep`."""
+    """Mark every test that is not `slow` as `fast`. Without the deep profile, skip tests marked `deep`, and choose the
+    cases of `every(n)` and `--one-case` by a hash of the test's name and the commit."""
     if not DEEP:
         turns: dict[str, int] = {}  # counts the cases of each test
         every_case = os.environ[ROTATION] == "all"

@@ -149,7 +149,7 @@ def test_captured_call_includes_memory_referenced_by_a_structure(tmp_path):
     assert emulated(file, "pick", 4) == [0, 0, 0, 3]
 
 
-def test_captured_call_keeps_a_table_of_functions_by_name(tmp_path):
+def test_captured_function_pointer_table_is_emulated(tmp_path):
     ptx = beside(__file__, "function_table.ptx")
     recorder = recorded(ptx, "apply", [struct.pack("<Q", 1 << 40)], {"b1": np.zeros(4, np.uint8)}, prepared=True)
     (file,) = recorder.write(tmp_path)
@@ -295,7 +295,7 @@ def fat_binary(*entries: tuple[int, int, int, bytes, int]) -> bytes:
 
 
 def lz4(text: bytes) -> bytes:
-    """Compress `text` as its first line, one match of the last 11 bytes per repeated line, and final literals."""
+    """Compress a text that repeats its 11-byte line: literals, one match for all repeats, and final literals."""
     head, tail = text[:-401], text[-401:]
     token = lambda literals, match: bytes([min(literals, 15) << 4 | min(match, 15)])  # noqa: E731
     length = lambda n: b"" if n < 15 else b"\xff" * ((n - 15) // 255) + bytes([(n - 15) % 255])  # noqa: E731

@@ -100,7 +100,7 @@ def test_interrupted_analysis_reports_one_line_and_resumes(folder, number):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup would ignore SIGHUP
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # undoes nohup, which ignores SIGHUP
     )
     until = time.monotonic() + 60
     while len(list((folder / "cache").rglob("*.z"))) < 10 and time.monotonic() < until and process.poll() is None:
@@ -157,7 +157,7 @@ def test_triton_function_is_analyzed_once_per_architecture(run, folder, monkeypa
     assert {recommendation["config"]["block_n"] for recommendation in answer["recommendations"]} == {32}
     (failure,) = answer["failed"]
     assert "bytes of shared memory a block; sm_86 has" in failure["message"]
-    monkeypatch.setattr("kernrec.compile.pool.Processors.submit", None)  # makes any new emulation fail
+    monkeypatch.setattr("kernrec.compile.pool.Processors.submit", None)  # any new emulation would fail
     again = json.loads(run(*call, "--gpu", "rtx3080").stdout)
     assert (again["profiled"], again["cached"]) == (0, 1)
     assert run("recommend", "--kernel", "matmul", "--gpu", "rtx3090").returncode == 0
@@ -201,7 +201,7 @@ def test_each_of_several_calls_is_measured(tmp_path, monkeypatch):
     assert measured == ["a.toml", "b.toml"]
 
 
-def test_analyze_init_keeps_existing_spec_and_incomplete_spec_is_refused(folder, run):
+def test_analyze_refuses_an_existing_or_incomplete_spec(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     path = folder / "scale.toml"
     refused = run("analyze", folder / "scale.cu", "--init")

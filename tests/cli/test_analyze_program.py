@@ -60,7 +60,7 @@ def test_buffer_of_assumed_size_grows_until_the_kernel_stays_inside(tmp_path, ca
     assert "n=1048576, c=zeros:f32[2097152], which the file does not state" in rows["notes"][0]
 
 
-def test_failing_assumed_values_are_requested_from_the_user(tmp_path, capsys):
+def test_analyze_requests_values_if_the_assumed_ones_fail(tmp_path, capsys):
     (path := tmp_path / "thirds.cu").write_text(
         "__global__ void thirds(float *x, int n) { x[-3 * int(blockIdx.x * 64 + threadIdx.x)] = n; }"
     )

@@ -131,7 +131,7 @@ def test_unexpected_error_prints_one_line_and_writes_a_file(failing, capsys):
     assert "in fail" in details
 
 
-def test_error_report_without_a_cache_folder_names_the_variable(failing, capsys):
+def test_error_report_without_a_cache_folder_names_kernrec_debug(failing, capsys):
     failing.write_text("a file where the folder should be")
     assert run(["list"]) == 70
     (line,) = capsys.readouterr().err.splitlines()

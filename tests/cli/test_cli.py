@@ -97,7 +97,7 @@ def test_closed_output_pipe_is_no_error():
 
 
 def test_comparison_of_gpus_shows_the_best_config_and_the_best_baseline_of_each():
-    """Once, a baseline was missing if kernrec's kernel was faster, and a GPU without kernels was an internal error."""
+    """An earlier version omitted slower baselines, and failed on a GPU without kernels."""
     question = ("recommend", "--op", "matmul", "--shape", "m=4096,n=4096,k=4096", "--dtype", "f16")
     variables = os.environ | {"COLUMNS": "300"}
     shown = run_here(*question, "--gpu", "a100,v100,rtx4090", variables=variables).stdout

@@ -50,7 +50,7 @@ def test_contributed_bundle_is_signed_and_named_like_a_pushed_one(contributed):
     assert "Nothing has left this machine" in out
 
 
-def test_contribute_measures_time_and_energy_of_the_fixed_configs_first(contributed):
+def test_contribute_first_measures_the_configs_shared_by_all_users(contributed):
     home, _ = contributed
     with Database.open(home / DATABASE) as database:
         rows = sorted(database.rows("measurement"), key=lambda row: str(row["measured_at"]))
@@ -114,7 +114,7 @@ def test_interrupted_run_loses_no_rows(tmp_path, monkeypatch):
     (("--budget", "ten"), "--budget 'ten'"), (("--budget", "0m"), "there is no database at"),
     (("--budget", "10ms"), "is shorter than one measurement"),
 ])  # fmt: skip
-def test_misuse_is_refused_in_one_line(tmp_path, arguments, message):
+def test_contribute_refuses_invalid_arguments_in_one_line(tmp_path, arguments, message):
     status, _, err = contribute(tmp_path, *arguments)
     assert status == 2
     assert message in err.splitlines()[-1]

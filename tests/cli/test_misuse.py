@@ -41,8 +41,8 @@ def make_folder(folder: Path) -> Path:
 
 
 def refusal(command: str, folder: Path, home: Path, *databases: str) -> str:
-    """Run a command that must fail with a one-line error; return its status and message without machine paths. It may
-    leave the home's folders named in `databases`, because kernrec reads damaged code after creating a database."""
+    """Run a command that must fail with a one-line error. Return its exit status and its message without machine paths.
+    The command may create `databases` in its home, because kernrec creates a database before it reads damaged code."""
     before = sorted(folder.rglob("*"))
     done = run_here(*shlex.split(command)[1:], cwd=folder, home=home)
     assert done.stdout == "", command

@@ -70,8 +70,8 @@ def test_trained_model_predicts_an_unmeasured_shape(trained):
 
 
 def test_trained_model_keeps_a_wide_interval_on_an_unmeasured_gpu(trained):
-    # The backend's time on this GPU limits how fast a kernel is predicted to be. So the interval's lower end is closer
-    # to the value, and the value rises by up to a few per cent, but the upper end does not change.
+    # No kernel is predicted to be much faster than the backend. This raises the value by up to a few per cent and the
+    # lower end of the interval by more. The upper end does not change.
     latency = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best.latency_s
     assert latency.source == "transferred"
     assert latency.high / latency.value >= 1.9
@@ -142,7 +142,7 @@ def test_calibration_applies_to_every_gpu_of_the_architecture(calibrated):
         assert answer.best.latency_s.source == "predicted"
         assert answer.best.latency_s.value / plain.best.latency_s.value == pytest.approx(FACTOR, rel=0.1)
         assert answer.calibration is not None
-        rows = answer.calibration.rows  # only the configs (of 144) that draw less power than the limit
+        rows = answer.calibration.rows  # configs at the power limit are left out
         assert answer.calibration.problems == 12
         assert 48 <= rows <= 144
         assert any(answer.calibration.hash in n and f"{rows} configs on 12 problems" in n for n in answer.notes)
@@ -199,7 +199,7 @@ def test_damaged_calibration_is_reported_once_and_ignored(calibrated, tmp_path, 
     (["train", "--op", "conv"], "no measurement of conv2d to learn from"), (["train", "--op", "matmull"], "unknown op"),
     (["evaluate", "--split", "row"], "unknown split 'row'"),
 ])  # fmt: skip
-def test_misuse_is_refused_in_one_line(measured, arguments, message, capsys):
+def test_train_refuses_invalid_arguments_in_one_line(measured, arguments, message, capsys):
     assert run([*arguments, "--db", str(measured)]) == 2
     error = capsys.readouterr().err
     assert message in error

@@ -1,4 +1,4 @@
-"""Test with scripted GPUs which GPUs the driver refuses, what it journals, and which visits it assigns, once each."""
+"""Test the driver with scripted GPUs: which GPUs it refuses, what it journals, and that it assigns work once."""
 
 import sqlite3
 from collections import Counter
@@ -151,7 +151,7 @@ def test_failed_gpu_is_named_with_its_node_and_another_measures_its_configs(clus
     (_, lost), (other, again) = cluster.visits[:2]
     assert other == "second"
     assert again.tasks is lost.tasks
-    assert [measured.config["a"] for measured in again.earlier] == [0, 1, 2]  # the others are repeated
+    assert [measured.config["a"] for measured in again.earlier] == [0, 1, 2]  # the other configs are repeated
 
 
 def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
@@ -168,7 +168,7 @@ def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign continues without this GPU"]
 
 
-def test_rows_are_journaled_before_the_next_call_and_drifted_rows_are_counted(cluster, tmp_path):
+def test_driver_journals_all_rows_and_quarantines_drifted_blocks(cluster, tmp_path):
     cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
     drifted = [row(0, block=1), row(1, block=1), {"drifted": 1, "session": "s", "error": "hot"}]
     cluster.replies = [done(*drifted, *closed(*(row(config) for config in range(6))), error="full")]
@@ -209,7 +209,7 @@ def test_each_gpu_gets_one_problem_and_its_share_of_the_budget():
 @few_examples(30)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=60), st.integers(10, 70))
 def test_each_config_is_measured_once_even_if_gpus_die(moves, most):
-    """In each move, a GPU starts or ends a visit, or dies after up to 9 configs and leaves the visit to the next."""
+    """A move starts or ends a problem on a GPU, or the GPU dies after up to 9 configs and another GPU continues."""
     planned = problems(17, 30, 23)
     shared = SharedProblems(planned, most)
     gpus = [f"gpu-{number}" for number in range(4)]

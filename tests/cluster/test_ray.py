@@ -76,8 +76,8 @@ if gpu_rows:
     driver.Driver._lose = lost
 hold(Journal, driver_rows, events / "driver", lambda: not gpu_rows or (events / "lost").exists(), events / "never")
 """
-"""Program of a driver that writes an event file after `driver_rows` journal rows, then waits to be killed. Each GPU
-waits after `gpu_rows` rows, unless 0, for the file `go`; then the driver waits only once a GPU is lost."""
+"""Program of a driver that writes an event file after `driver_rows` journal rows, then waits to be killed. If
+`gpu_rows` > 0, each GPU waits for the file `go` after `gpu_rows` rows, and the driver waits only once a GPU is lost."""
 
 
 def command(folder: Path, address: str, held: tuple[Path, int, int] | None = None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Test that refining and searching on several machines takes the measurements of one machine, each once."""
+"""Test that refining and searching on several machines measures the configs of one machine, and each config once."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -18,7 +18,7 @@ from tests.helpers.paths import beside
 CALLS = beside(__file__, "calls.log")
 
 
-def test_compiler_log_resources_of_callees_are_not_added_to_kernels():
+def test_kernel_resources_exclude_callees_in_the_compiler_log():
     assert parse_resources(CALLS) == {
         "k2": Resources(38, spill_store_bytes=8, spill_load_bytes=12, stack_bytes=400, static_smem_bytes=2048),
         "_Z2k3IfEvPT_": Resources(8, 0, 0, 0, 0),

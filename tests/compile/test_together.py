@@ -24,8 +24,8 @@ _ORDERED = re.compile(r"(?:ld|st)\.(?:global|shared|local)|bar\.|bra|ret|cp\.asy
 
 
 def form(ptx: str) -> list[tuple[str, ...]]:
-    """Return each basic block's sorted instructions without register names, then those that access memory, synchronize
-    or branch in program order, without unused variables."""
+    """Return each basic block's sorted instructions, without register names and unused variables. Then return the
+    memory accesses, synchronization and branches in program order."""
     text = " ".join(_COMMENT.sub("", ptx).split())
     words = Counter(_WORD.findall(text))
     text = _VARIABLE.sub(lambda variable: variable[0] if words[variable[1]] > 1 else "", text)
@@ -142,7 +142,7 @@ def test_unlaunched_kernel_is_removed_without_moving_lines(name):
     TWO.replace('extern "C" __global__ void first', "template <int N> __global__ void first"),
     TWO.replace("int* x) {", 'int* x);\nint unusual = R"(})"[0];'),
 ])  # fmt: skip
-def test_source_with_an_unusual_launch_is_not_reduced(changed):
+def test_source_with_an_unusual_launch_keeps_all_kernels(changed):
     assert changed != TWO
     assert launched_only(changed, ["second"]) == changed
 

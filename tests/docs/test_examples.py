@@ -3,10 +3,10 @@
 The blocks of a page run in order, in a new folder with links to the checkout's `datasets` and `docs`, with an empty
 database and a terminal of 80 columns:
 
-- `sh`: each line is a command that must succeed. `console`: each command follows `$ `, and its output follows, in which
-  the line `...` stands for any number of lines. Under the comment `not run: REASON`, both are only parsed.
+- `sh`: each line is a command that must succeed. `console`: each command follows `$ `, and its output follows. The line
+  `...` in an output matches any number of lines. Commands under the comment `not run: REASON` are only parsed.
 - `python`: a program. Its output is in the next `text` block under the comment `output`.
-- A block under the comment `file: NAME` is written into the folder; under `same as PATH`, it must equal that file.
+- A block under the comment `file: NAME` is written to this file. Under `same as PATH`, it must equal the file PATH.
 - Under the comment `with measured.duckdb`, the folder contains a database of simulated measurements.
 
 `KERNREC_UPDATE_DOCS=1 pytest tests/docs/test_examples.py` updates the outputs in the pages.
@@ -125,8 +125,8 @@ def _environment(home: Path) -> dict[str, str]:
 
 def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> str:
     """Run a command, and return its standard output followed by its standard error. README commands and commands that
-    need a shell run in a separate process, others in this one without worker processes, except a pipe or redirection at
-    their end."""
+    need a shell run in a separate process. Other commands run in this process, and only a final pipe or redirection
+    runs in a shell."""
     arguments, behind = (None, "") if block.page.name == "README.md" else _arguments(command)
     if arguments is None:
         status, shown, errors = _in_a_shell(command, folder, home)
@@ -144,7 +144,7 @@ def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> st
 
 
 def _arguments(command: str) -> tuple[list[str] | None, str]:
-    """Return the arguments of a command, or None if it needs a shell, and its final pipe or redirection."""
+    """Return a command's arguments (None if it needs a shell), and its final pipe or redirection."""
     parts = re.fullmatch(r"([^|>]*?)( [|>] .*)?", command.replace("\\\n", " "))
     if parts is None:
         return None, ""

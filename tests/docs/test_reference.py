@@ -1,4 +1,4 @@
-"""Test that docs are short, their files, links and options right, and that their reference has every name."""
+"""Test that docs are short, that their files, links and options exist, and that their reference has every name."""
 
 import ast
 import importlib
@@ -175,7 +175,7 @@ def _known(term: str) -> bool:
 
 
 def _heads() -> set[str]:
-    """Return the column headings, without units, that the CLI's code has as (name, "left" or "right") or `Column`."""
+    """Return column headings, without units, from `Column` calls and (name, "left" or "right") pairs in the CLI."""
     heads = set()
     for path in (ROOT / "kernrec" / "cli").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

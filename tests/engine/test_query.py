@@ -35,12 +35,12 @@ def integers(*numbers: int) -> np.ndarray:
 
 
 def tree(*node: object) -> None:
-    """Evaluate the expression whose root node is `node`."""
+    """Evaluate an expression that has only a root node."""
     query.evaluated(Expression("x", frozenset(), node, False), {}, 1)
 
 
 def launch(**changed: object) -> object:
-    """Return a launch over a space of two configs, and the space; `changed` replaces arguments."""
+    """Return a launch over a space of two configs, and the space."""
     arguments = {
         "space": query.Space({"a": integers(1, 2)}, None, {}, {}, [], [], 9),
         "access": query.Access(integers(0), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)),

@@ -97,7 +97,7 @@ class Reader:
         self.cases += 1
         try:
             self._answers.send(None)
-            if not self._answers.poll(30 * SECONDS):  # this is wall time on a shared machine, so allow much more
+            if not self._answers.poll(30 * SECONDS):  # long, because other processes share the machine
                 return f"more than {SECONDS} s, and does not stop"
             answer: str | None = self._answers.recv()
         except (EOFError, OSError):
@@ -183,7 +183,7 @@ def tried(fmt: Format, cases: int, seed: int, work: Path, keep: Path | None) -> 
     reader = Reader(fmt, work)
     for number in range(-len(fmt.samples), cases):
         content = fmt.samples[number] if number < 0 else fmt.damage(chance.choice(fmt.samples), chance)
-        _emptied(work / "case", but=fmt.file)  # keep the file, because rewriting it is faster
+        _emptied(work / "case", but=fmt.file)  # rewriting the file is faster than creating it
         (work / "case" / fmt.file).write_bytes(content)
         wrong = reader.read()
         if wrong is not None or reader.cases == _A_FORK:

@@ -160,7 +160,7 @@ def _stored(work: Path) -> Iterator[Format]:
     yield Format("asked", "case.duckdb", (path.read_bytes(),), _asked, damage.duckdb_file, apart=True)
 
     def taken(path: Path) -> None:
-        """Merge damaged rows with valid keys, as an untrusted user might send; local answers must not change."""
+        """Merge damaged rows with valid keys from an untrusted user. Local answers must not change."""
         with Database.memory() as theirs:
             for table, values in json.loads(_text(path)).items():
                 theirs.add(table, values)
@@ -288,7 +288,7 @@ def _bundled(work: Path) -> Iterator[Format]:
     yield Format("manifest-sig", signature, ((work / "bundle" / signature).read_bytes(),), within, apart=True)
 
     def segment(path: Path) -> None:
-        """Import the bundle with the case as its measurements and a matching manifest."""
+        """Import a bundle whose measurements are the file `path`, with a matching manifest."""
         changed = json.loads(manifest.to_bytes())
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()

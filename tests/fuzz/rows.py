@@ -3,9 +3,9 @@ numbers at or beyond their bounds, impossible times, invalid tunables and proble
 
     python -m tests.fuzz.rows [--rows 1000000] [--batch 10000] [--seed 1] [--keep FOLDER]
 
-    faults     the checks decide which rows are refused; a bundle of the other rows must be accepted
-    whole      a bundle of the whole batch must be refused in one line if any row is refused
-    alone      a few refused rows, each in a separate bundle, must be refused in one line
+    faults     the checks sort the rows of a batch into valid and invalid; a bundle of valid rows must be accepted
+    whole      a bundle of the whole batch must be refused in one line if any row is invalid
+    alone      a bundle with a single invalid row must be refused in one line (tested for a few rows)
     answers    the owner's measurements must give the same answers, and none of the owner's configs may fail
 
 At the end, no command on the database may fail with a traceback. The exit status is 1 after any failure, and `--keep`

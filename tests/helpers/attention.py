@@ -17,9 +17,9 @@ _SHIFT = 256.0
 def with_rounded_weights(
     problem: Problem, operands: dict[str, np.ndarray], block_k: int, error: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return o with e4m3 weights and exact sums, and the error bound of o for a relative `error` of the weights. A
-    weight is rounded relative to the largest score in its tile and all earlier tiles of `block_k` keys. An error
-    changes the rounded weight only if the weight is within that error of the middle between two e4m3 numbers."""
+    """Return o with e4m3 weights and exact sums, and the error bound of o for weights with a relative `error`. A weight
+    is rounded relative to the largest score in its tile and all earlier tiles of `block_k` keys. The rounded weight
+    changes only if the error moves it across the middle between two e4m3 numbers."""
     d = problem.sizes
     value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in operands.items()}
     q, k, v = (value[name] if problem.layout == "bhsd" else value[name].swapaxes(1, 2) for name in "qkv")
@@ -59,7 +59,7 @@ Case = tuple[Kernel, dict[str, int], str, int]
 
 
 def sm_of(kernel: Kernel, dtype: str, config: Config) -> int:
-    """Return the architecture for a run: 75 for half precision without tensor cores and for f16 with one stage."""
+    """Return the architecture for a run: 75 for half precision if Turing supports the config, otherwise at least 86."""
     turing = dtype != "f32" if kernel is SIMT else dtype == "f16" and kernel.min_sm == 75 and config["stages"] == 1
     return 75 if turing else max(86, kernel.min_sm)
 
@@ -91,10 +91,10 @@ def run(
 def outcome(
     kernel: Kernel, config: dict[str, int], problem: Problem, operands: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return o in exact arithmetic, and a bound on its rounding error. A score's absolute error becomes the relative
-    error of its weight. Rounding weights to the dtype adds a relative error, or an absolute one to subnormal weights;
-    for e4m3, the exact result uses rounded weights. The sums over the keys and the rounding of the result add the
-    rest."""
+    """Return o in exact arithmetic, and a bound on its rounding error. The bound has four parts. A score's absolute
+    error is the relative error of its weight. Rounding adds a relative error to weights, or an absolute error to
+    subnormal weights. Sums over the keys and rounding of o add further errors. With e4m3, the exact o uses rounded
+    weights."""
     dim, dtype, output = problem.sizes, problem.dtype, problem.tensors["o"].dtype
     value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in operands.items()}
     size = problem.definition.reference(problem.sizes, problem.layout, value | {"v": np.abs(value["v"])})["o"]

@@ -55,15 +55,15 @@ def _at_home(variables: dict[str, str], home: Path | None) -> dict[str, str]:
 
 
 def environment(**changed: str) -> dict[str, str]:
-    """Return this process's environment variables with its module search path, updated by `changed`."""
+    """Return this process's environment variables with its module search path."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | changed
 
 
 def run_apart(
     *arguments: object, cwd: Path | None = None, home: Path | None = None, variables: Mapping[str, str] | None = None
 ) -> "CompletedProcess[str]":
-    """Run a `kernrec` command line in another process. `variables` replace variables of `environment()`, without those
-    that name kernrec's folders if there is a `home`."""
+    """Run a `kernrec` command line in another process with the variables of `environment()` and `variables`. A `home`
+    hides this process's variables for folders of kernrec."""
     command = [sys.executable, "-P", "-m", "kernrec", *map(str, arguments)]
     env = _at_home(environment(), home) | dict(variables or {})
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)

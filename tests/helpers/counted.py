@@ -49,8 +49,8 @@ def per_trip(launch: LaunchProfile, loop: str = "k_tiles") -> dict[str, float]:
 def unpredicted(
     kernel: Kernel, configs: Sequence[Config], config: Config, problem: Problem, sm: int, code: Compiled, kinds: str
 ) -> list[str]:
-    """Return a message for each count of a config's whole run that differs from the count predicted by the profile of
-    `configs`, which share `code`. `kinds` are prefixes of the compared metrics, separated by blanks."""
+    """Run `config`, and return a message for each count that the profile of `configs` does not predict. All configs
+    share the machine code `code`. `kinds` has prefixes of the compared metrics, separated by blanks."""
     profiles = {p.launch: p.profile for p in profiled(kernel, configs, problem.dtype, problem.layout, sm, code)}
     outputs = {n: t for n, t in problem.tensors.items() if t.role == "output"}
     zeros = {n: encode_elements(np.zeros(t.shape), t.dtype) for n, t in outputs.items()}

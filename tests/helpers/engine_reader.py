@@ -2,11 +2,11 @@
 
     python engine_reader.py vllm "NVIDIA L40S" REQUESTS.json
 
-The module runs as a separate process, because it replaces the engine's GPU name and, for files from a package, the
-package's folder. Requests are lists: `["experts", E, N, dtype, [n, k] or null, whether SGLang has a scale per row]`,
-`["product", N, K, [n, k]]`, `["default", tokens, E, N, K, top, dtype, [n, k] or null]`, `["state", width, state,
-dtype]`, `["state default", state, whether it is a B200]` or `["package", folder]`. The last line of output is a list of
-answers, with null for a missing file. The exit status is 3 if a module that the engine imports is not installed.
+The module runs as a separate process, because it replaces the engine's GPU name and its folder of config files.
+Requests are lists, in which [n, k] is the block size of scales: `["experts", E, N, dtype, [n, k] or null, whether
+SGLang scales each row]`, `["product", N, K, [n, k]]`, `["default", tokens, E, N, K, top, dtype, [n, k] or null]`,
+`["state", width, state, dtype]`, `["state default", state, whether it is a B200]` or `["package", folder]`. The last
+line of output is a list of answers, with null for a missing file. Exit status 3 means that the engine lacks a module.
 """
 
 import json

@@ -13,7 +13,7 @@ class GpuCluster:
     """In-process stand-in for `RayCluster` whose machines have one GPU each."""
 
     def __init__(self, folder: Path, machines: int, at_call: Event = lambda cluster, number: None) -> None:
-        """Create a cluster of `machines` machines. `at_call` gets it, and the number of calls, after each call."""
+        """Create a cluster of `machines` machines. `at_call` gets the cluster and the call count after each call."""
         self._folder, self._machines, self._at_call = folder, machines, at_call
         self._gpus: dict[str, GpuActor] = {}
         self._calls: list[tuple[str, str, tuple[Any, ...]]] = []
@@ -44,7 +44,7 @@ class GpuCluster:
         self._calls.append((gpu, method, arguments))
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
-        """See `RayCluster.wait`; run the oldest call now, and count each record of a visit as a call."""
+        """Run the oldest call, and count each reply to `measure` as a call. See `RayCluster.wait`."""
         if not self._calls:
             return
         gpu, method, arguments = self._calls.pop(0)

@@ -75,5 +75,5 @@ def mutants(kernel: str, group: str = "mutant") -> list[dict[str, Any]]:
 
 
 def source_of(mutant: object) -> str:
-    """Return the text that a mutant replaces, which names its test."""
+    """Return the start of the text that a mutant replaces, as a test ID."""
     return mutant["old"].strip()[:60] if isinstance(mutant, dict) else str(mutant)

@@ -55,7 +55,7 @@ def store(image: np.ndarray, tile: Tile, matrix: np.ndarray) -> None:
         elements[swizzled(address, tile.row) // size] = value
 
 
-SIZES = {"f16": 2, "bf16": 2, "tf32": 4}  # bytes of an element; 1 for other types
+SIZES = {"f16": 2, "bf16": 2, "tf32": 4}  # bytes of an element, 1 for types not listed
 
 
 def random_bits(kind: str, shape: tuple[int, int]) -> np.ndarray:
@@ -75,7 +75,7 @@ def numbers(kind: str, bits: np.ndarray) -> np.ndarray:
 
 
 def packed(start: int, row: int, extent: int, size: int, mn_major: bool) -> Tile:
-    """Return a tile of 32 bytes along K whose parts are contiguous."""
+    """Return a tile of 32 bytes along K without gaps."""
     depth = 32 // size
     if not mn_major:
         return Tile(start, row, 16 * extent if row == 16 else 16, 8 * row)

@@ -51,7 +51,7 @@ class DriverError(RuntimeError):
 
 
 def _hide_from_triton() -> None:
-    """Make Triton find no GPU in this process: it would load the library, which stays loaded, and launch on it."""
+    """Hide the GPU from Triton in this process. Triton would load the CUDA library for good, and launch kernels."""
     with suppress(ImportError):
         from triton.backends import backends
 
@@ -101,7 +101,7 @@ class Driver:
         return function.value or 0
 
     def launch(self, function: int, *shape: int) -> None:
-        """Launch a kernel: grid, block, shared bytes, stream, address of the arguments' addresses, 0."""
+        """Launch a kernel; `shape` has the remaining arguments of `cuLaunchKernel` in order."""
         *extents, stream, addresses, extra = shape
         pointers = map(ctypes.c_void_p, (stream, addresses, extra))
         self.call("cuLaunchKernel", ctypes.c_void_p(function), *extents, *pointers)

@@ -25,7 +25,7 @@ from kernrec.recommender.networks.network import answer_network
 ROUNDING = 1.001
 """Values that break a law by less than this factor count as rounding errors."""
 LONG_RUN = 1.5
-"""Maximum ratio of the energies of tensor cores in long and in short runs."""
+"""Maximum energy ratio between long and short runs of tensor cores."""
 SAVED = ("conv2d",)
 """Ops that a backend may compute with fewer operations (Winograd's algorithm)."""
 

@@ -89,7 +89,7 @@ def broken(kernel: Kernel, old: str, new: str) -> Kernel:
 def worst(c: np.ndarray, expected: np.ndarray, sums: np.ndarray, problem: Problem) -> float:
     """Return the largest ratio of an error to its bound; `sums` has sum |a b| + |bias| for each result. Each term is
     rounded once in f32, and TF32 also rounds both operands. Activations have slopes below 1.13, and their approximate
-    exponential and reciprocal add 2**-20 of the sum. Finally, the result is rounded to its dtype."""
+    exponential and reciprocal add 2**-20 of `sums`. Finally, the result is rounded to its dtype."""
     terms = problem.sizes["k"] + 2
     bound = sums * (terms * 2.0**-24 + (2.0**-10 + 2.0**-22 if problem.dtype == "tf32" else 0.0))
     if problem.sizes["activation"]:

@@ -1,4 +1,4 @@
-"""Runs campaigns on the faulty device: here, in a worker that is part of this process, or in a process to kill."""
+"""Run campaigns on the faulty device, with a worker in this process or in a separate process that tests can kill."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def campaign(
 def collect(
     database: Path, plan: PlannedProblem, report: Callable[[Progress], None] = lambda progress: None
 ) -> Campaign:
-    """Run a whole campaign that skips measurements in the database, and move journal rows there before and after it."""
+    """Run a campaign that skips configs already in the database. Move journal rows to the database before and after."""
     with Journal(database) as journal:
         ingest(journal)
         run = campaign(journal, report)

@@ -52,7 +52,7 @@ def _code(source: str) -> str:
 
 
 def run_key(tensors: Mapping[str, np.ndarray], *parts: object) -> str:
-    """Return the key of a run, from the initial tensors and `parts`, which has all other inputs but the emulator."""
+    """Return a hash of all inputs of a run except the emulator."""
     digest = sha256(repr((np.__version__, parts)).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(repr((name, tensor.dtype, tensor.shape)).encode() + np.ascontiguousarray(tensor).tobytes())

@@ -42,12 +42,12 @@ USUAL: dict[str, object] = {
 
 
 def measurement(**inputs: object) -> Measurement:
-    """Return a valid measurement; `inputs` replace its columns."""
+    """Return a valid measurement with some columns replaced."""
     return Measurement.from_columns(USUAL | {"block": 0, "device_uuid_hash": UUID_HASH} | inputs)
 
 
 def profile_row(**inputs: Any) -> ProfileRow:
-    """Return a valid profile; `inputs` replace its columns."""
+    """Return a valid profile with some columns replaced."""
     usual: dict[str, Any] = {
         "kernel": KERNEL, "kernel_hash": HASH, "variant_key": "c0", "sm": 89, "launch": 0, "entry": KERNEL,
         "variant": {"block_m": 64, "dtype": "f32"}, "registers": 64, "spill_bytes": 0, "stack_bytes": 0,

@@ -17,7 +17,7 @@ def simulated_inputs(count: int, seed: int, gpu: str = "rtx4090") -> ModelInputs
     pipes = draw.uniform(0.1, 1.0, (len(PIPES), count)) * latency
     core, dram = latency * draw.uniform(0.3, 1.0, count), latency * draw.uniform(0.1, 0.9, count)
     power = draw.uniform(100.0, 300.0, count)
-    flops, moved = np.exp(draw.uniform(20, 26)), np.exp(draw.uniform(12, 17))  # few enough bytes for the latency
+    flops, moved = np.exp(draw.uniform(20, 26)), np.exp(draw.uniform(12, 17))  # DRAM takes less than the latency
     tunables = {"tile": draw.choice([16, 32, 64], count), "stages": draw.choice([1, 2, 3], count)}
     return ModelInputs.of(
         find_gpu(gpu),

@@ -76,7 +76,7 @@ def in_this_machine(gpu: str = GPU) -> Iterator[None]:
 
 
 def command_in(folder: Path) -> Path:
-    """Write a `kernrec` command for shells whose only GPU is the simulated one."""
+    """Write a `kernrec` command that sees only the simulated GPU."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "kernrec"
     program.write_text(

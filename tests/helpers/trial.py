@@ -66,10 +66,10 @@ def _of_result(problem: Problem, value: Tensors, expected: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class Trial:
-    """Problems and error bounds for the kernels of one op: `problems` that divide no tile, are smaller than a tile or
-    are minimal, `narrow` ones for 8-bit dtypes, and `own` ones by kernel name. `roundings` is the number of rounded f32
-    operations per result (0 for copied elements), each with an error of at most half a unit in the last place of
-    `magnitude`."""
+    """Problems and error bounds for the kernels of one op. `problems` are minimal, smaller than a tile, or no multiples
+    of tiles. `narrow` has problems for 8-bit dtypes, and `own` has problems by kernel name. `roundings` is the number
+    of rounded f32 operations per result (0 for copied elements). Each has an error of at most half a unit in the last
+    place of `magnitude`."""
 
     problems: list[dict[str, int]]
     roundings: Callable[[Mapping[str, int]], int]
@@ -87,7 +87,7 @@ class Trial:
         return [dims | further for dims, further in zip(self.own[kernel], more, strict=True)]
 
 
-# Odd columns, and a multiple of 16 bytes between any two powers of two, so that rows fill over half of the registers.
+# Column numbers are odd, or rows are multiples of 16 bytes that fill over half of the registers for some config.
 ROWS = [
     (1, 1), (9, 3), (4, 49), (3, 67), (5, 72), (9, 136), (3, 264), (2, 520), (2, 1161), (1, 1160), (1, 2568), (2, 5128),
     (1, 8648), (1, 16648),
@@ -174,9 +174,8 @@ class Case:
         return 8 if self.thorough else 3
 
     def step(self, problems: int) -> int:
-        """Return n, so that a config runs every n-th of the problems that it supports: 2 for a thorough case and 4
-        otherwise, or less so that at least two problems run. It is always 4 for 8-bit dtypes and for kernels with
-        separate problems."""
+        """Return n if every n-th supported problem runs: 4 for 8-bit dtypes and for kernels with separate problems. For
+        other kernels, n is 2 (thorough cases) or 4, or less to run at least two problems."""
         if self.kernel.name in OPS[self.kernel.op].own or ELEMENT_BYTES[self.dtype] == 1:
             return 4
         return min(2 if self.thorough else 4, max(problems // 2, 1))
@@ -204,8 +203,8 @@ CASES = [case for kernel in all_kernels() if kernel.op in OPS for case in _cases
 
 def per_case(*ops: str, tunable: str | None = None, without: str | None = None) -> pytest.MarkDecorator:
     """Parametrize a test with the cases of the given ops (default: all ops) whose kernels have the tunable `tunable`
-    and lack `without`. Each commit runs half of the thorough cases. All but one of a kernel's other cases are marked
-    `deep`, and the remaining one runs on every sixth commit; kernels alternate between their dtypes."""
+    and lack `without`. Each commit runs half of the thorough cases. One other case of a kernel runs on every sixth
+    commit, with a dtype that differs between kernels. The remaining cases are marked `deep`."""
     cases = [case for case in CASES if not ops or case.kernel.op in ops]
     cases = [case for case in cases if tunable is None or tunable in case.kernel.compile_time_tunables]
     cases = [case for case in cases if without is None or without not in case.kernel.compile_time_tunables]
@@ -284,8 +283,8 @@ def sample(case: Case) -> list[Config]:
 
 @cache
 def runs(case: Case) -> list[Run]:
-    """Return each sample config with some problems it can run, and with the least recently used run-time tunables. The
-    first suitable configs run the remaining problems and, in a thorough case, the remaining values of tunables."""
+    """Return sample configs with some of their problems, and with the least recently used values of run-time tunables.
+    The first suitable configs run the remaining problems and, in a thorough case, the remaining values."""
     codes = space(case).variants
     able = {problem: set(codes.index[space(case).at(problem).valid].tolist()) for problem in case.problems}
     turns: dict[Problem, list[Config]] = {problem: [] for problem in case.problems}
@@ -368,7 +367,7 @@ def run(case: Case, config: Config, problem: Problem, tensors: Tensors, budget: 
 
 
 def flaws(problem: Problem, operands: Tensors, outputs: Tensors) -> list[str]:
-    """Report outputs that differ from finite float64 results by more than f32 sums rounded to the dtype can."""
+    """Report outputs that differ from float64 results by more than the rounding errors of f32 sums and of the dtype."""
     trial, faults = OPS[problem.op], []
     tensors = problem.tensors
     value = {name: decode_elements(tensor, tensors[name].dtype) for name, tensor in operands.items()}

@@ -21,7 +21,7 @@ FOLDER = ROOT / "datasets" / "kernels" / "triton"
 
 
 def sample_call(target: str, arguments: Mapping[str, Any], grid: Any, config: Mapping[str, Any] | None) -> TritonCall:
-    """Return a call of `file.py:function` in that folder; NumPy arrays stand for tensors."""
+    """Return a call of `file.py:function` in `FOLDER`. NumPy arrays stand for tensors."""
     name, _, function = target.partition(":")
     inputs = {key: tensor(value) if isinstance(value, np.ndarray) else value for key, value in arguments.items()}
     return TritonCall(FOLDER / name, function, inputs, grid, None if config is None else [config])

@@ -41,7 +41,7 @@ struct Large { float a[3000000000]; };
     (["x=TYPE[ELEMENTS]"], BOX, "f", ("x=zeros:f32[4194304]",)),
     (["a --spec for t, which is passed as cudaTextureObject_t"], SCALE, "scale", None),
 ])  # fmt: skip
-def test_missing_arguments_get_assumed_values_unless_a_file_is_needed(missing, source, kernel, words):
+def test_missing_arguments_get_assumed_values(missing, source, kernel, words):
     assert assumed_words(missing, source, kernel, (1, 1), 256, {"x": "Box"}) == words
 
 
@@ -97,7 +97,7 @@ def test_message_names_the_wheel_of_a_missing_header(tmp_path, monkeypatch):
         draft_spec(path, LaunchWords(), assume=True)
 
 
-def test_assumed_start_of_zero_does_not_make_buffers_empty(tmp_path):
+def test_assumed_offset_of_zero_does_not_make_buffers_empty(tmp_path):
     (path := tmp_path / "fill.cu").write_text(
         "__global__ void fill(float *x, int n, int start) { int i = start + threadIdx.x; if (i < n) x[i] = 1; }"
     )

@@ -74,7 +74,7 @@ def test_csv_with_named_columns_binds(database, kernel, write):
 
 
 @pytest.mark.parametrize("names", ["device,gpu", "gpu,device"])
-def test_first_known_name_of_a_text_counts_in_any_column_order(database, kernel, write, names):
+def test_gpu_column_that_names_no_gpu_is_skipped_in_any_order(database, kernel, write, names):
     values = {"device": "RTX 3090", "gpu": "0"}
     row = ",".join(values[name] for name in names.split(","))
     done = bind(database, kernel, write(f"bx,tile,time_ms,{names}\n32,1,0.5,{row}\n", "rows.csv"))
@@ -126,7 +126,7 @@ TABLES = {
     ("block_x = bx", MappedColumn("block_x", "bx")), ("latency_s=us / 1e6", MappedColumn("latency_s", "us", 1e-6)),
     ("a=b*c", MappedColumn("a", "b*c")),
 ])  # fmt: skip
-def test_map_option_names_column_and_factor(text, mapped):
+def test_map_option_is_parsed_as_column_and_factor(text, mapped):
     assert MappedColumn.parse(text) == mapped
 
 
@@ -218,7 +218,7 @@ def test_median_of_repeated_rows_is_stored(kernel, tmp_path):
     assert note in done.notes
 
 
-def test_ignored_column_keeps_one_row_unchanged(database, kernel, write):
+def test_rows_that_differ_in_an_ignored_column_are_not_averaged(database, kernel, write):
     text = "bx,tile,warmth,time_ms,energy_j,power_w\n32,1,0,1,.1,100\n32,1,1,3,.3,200\n"
     bind(database, kernel, write(text, "rows.csv"), gpu="rtx3090", ignored=("warmth",))
     (row,) = database.rows("measurement")

@@ -113,7 +113,7 @@ def test_parameter_with_a_reserved_name_becomes_a_renamed_dimension(tmp_path):
     assert dict(draft.kernel().definition.problem().dims) == {"i_size": 3}
 
 
-def test_example_buffers_hold_the_example_sizes(tmp_path):
+def test_drafted_command_has_small_example_sizes(tmp_path):
     (path := tmp_path / "copy.cu").write_text(
         "__global__ void copy(float *x, int m, int n) { x[blockIdx.y * n + blockIdx.x * 64 + threadIdx.x] = m; }"
     )

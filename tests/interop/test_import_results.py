@@ -93,7 +93,7 @@ def test_recorded_result_files_are_read_completely(file, count, good, best_s):
     assert results.dropped == 0
 
 
-def test_workload_name_is_shipped_and_workload_path_is_a_file(tmp_path):
+def test_workload_is_a_shipped_name_or_a_file(tmp_path):
     assert find_workload("ResNet-50") is workload("resnet50")
     path = tmp_path / "mine.toml"
     path.write_text(

@@ -54,7 +54,7 @@ def test_stored_profile_contains_no_host_user_or_path():
         assert secret not in text
 
 
-def test_base_clock_rows_keep_their_operating_point():
+def test_rows_profiled_at_the_base_clock_store_this_clock():
     with Database.memory() as database:
         done = import_results(database, SAMPLES / "ncu_metrics.csv", StatedProblem("elementwise", (("n", 1 << 24),)),
                               kernel="smooth")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Test reading kernels from T1 files, and one-line errors for invalid T1 files."""
+"""Test reading kernels from files in the T1 format of auto-tuners, and one-line errors for invalid files."""
 
 import copy
 import json

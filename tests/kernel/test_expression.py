@@ -87,7 +87,7 @@ def test_value_of_the_wrong_type_is_refused_in_one_line(refuses):
 def test_fast_division_is_exact_below_2_to_the_31(n, d):
     multiplier, shift = (parse(f"magic_{part}(d)").evaluate({"d": d}) for part in ("mul", "shift"))
     assert 0 < multiplier < 2**32
-    for close in {n, n // d * d, max(n // d * d - 1, 0)}:  # also test a multiple and the number below
+    for close in {n, n // d * d, max(n // d * d - 1, 0)}:  # a multiple of d, and one less
         assert (multiplier * close >> 32) >> shift == close // d
 
 

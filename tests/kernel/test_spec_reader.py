@@ -222,7 +222,7 @@ def test_shape_expression_may_divide_and_subtract_dimensions(folder):
         _ = op.problem(width=16).tensors
 
 
-def test_spec_accepts_a_shape_that_is_invalid_only_by_default(folder):
+def test_spec_with_invalid_default_sizes_accepts_other_sizes(folder):
     (folder / "kernel.toml").write_text(BLUR.replace('["height", "width"]', '["height - 480", "width"]'))
     op = load_kernel(folder / "kernel.toml").definition
     assert op.problem(height=500).tensors["image"].shape == (20, 640)

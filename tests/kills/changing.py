@@ -84,9 +84,9 @@ def kill_on_copies(
     count: Callable[[Path, Counter[str]], None],
     beside: Sequence[str] = (),
 ) -> Counter[str]:
-    """Repeatedly start a `kernrec` command on a new copy (in `folder`) of the database `whole` and of the folders
-    `beside` it. Kill it at random moments, and `count` the damage; `count` raises `KernrecError` if the copy is
-    unreadable."""
+    """Repeatedly start a `kernrec` command on a new copy of the database `whole` and of the folders `beside`, made in
+    `folder`. Kill the command at a random moment. Then `count` adds up the damage, or raises `KernrecError` if the copy
+    is unreadable."""
     draw, counts, length_s = random.Random(seed), Counter[str](), 0.0
     for number in range(-1, kills):
         shutil.rmtree(own := folder / "copy", ignore_errors=True)

@@ -70,7 +70,7 @@ def test_coverage_fits_80_columns(path, tmp_path):
         (("--db", "none.duckdb"), "none.duckdb"),
     ],
 )
-def test_misuse_is_refused_in_one_line(tmp_path, arguments, message):
+def test_invalid_coverage_arguments_are_refused_in_one_line(tmp_path, arguments, message):
     done = run_here("db", "info", "--coverage", *arguments, home=tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]

@@ -48,7 +48,7 @@ def test_throttling_is_a_fraction_of_the_samples():
     assert summarize_trace(samples).throttled == {"idle": 0.5, "power cap": 0.25}
 
 
-def test_trace_file_has_each_sample_at_once(tmp_path):
+def test_trace_file_has_each_sample_immediately(tmp_path):
     path = tmp_path / "it's a trace.csv"
     with TraceFile(path) as file:
         file.add(sample(0.0, 100.25, 3.5, "power cap", "idle"))
@@ -94,7 +94,7 @@ def test_operating_points_combine_every_limit_with_every_clock():
     assert len(set(operating_points([200.0, 300.0], [1e9, 1.2e9, 1.4e9]))) == 6
 
 
-def test_all_limits_are_checked_before_the_first_is_set_and_restored(history, monkeypatch):
+def test_all_limits_are_checked_first_and_restored_after_measuring(history, monkeypatch):
     def measure(request: CollectRequest, *_: object) -> CollectResult:
         history.append(f"measure {request.point.power_limit_w:g}")
         return CollectResult()

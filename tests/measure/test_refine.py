@@ -57,7 +57,7 @@ def test_config_budget_is_kept_and_the_next_run_resumes(library, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["k.duckdb", "k.duckdb.query"]
 
 
-def test_refinement_stops_at_the_bound(library, tmp_path):
+def test_refinement_stops_below_the_requested_regret(library, tmp_path):
     bounded = replace(request(library, tmp_path / "k.duckdb"), until=0.9)
     result = refine(bounded)
     assert result.measured == 0

@@ -157,7 +157,7 @@ def test_kernel_for_a_known_op_is_measured_stored_and_shown_as_measured(bench):
 
 
 @pytest.mark.every(3)
-def test_declared_problem_is_compared_with_the_first_config(any_bench):
+def test_results_without_a_reference_are_compared_with_the_first_config(any_bench):
     bench = any_bench
     bench.spec(DECLARED)
     answer, errors = bench.measure()
@@ -241,7 +241,7 @@ def test_killed_analysis_loses_nothing_and_resumes(bench):
         ('"i32 columns"]', '"i32 columns", "i32 rows"]', "takes 3 arguments, not 4"),
     ],
 )
-def test_first_config_without_output_ends_in_one_line(bench, old, new, says):
+def test_first_config_without_output_is_a_one_line_error(bench, old, new, says):
     bench.spec(DECLARED.replace(old, new), SOURCE.replace(old, new))
     status, _, err = bench.run(*bench.command)
     assert status != 0

@@ -70,7 +70,7 @@ def test_elementwise_is_a_multiply_add_clipped_at_zero(n, seed):
 
 
 @given(sizes, sizes)
-def test_bytes_count_each_tensor_once_and_flops_the_elements(rows, columns):
+def test_bytes_and_flops_follow_from_the_sizes(rows, columns):
     elements = rows * columns
     expected = {
         "softmax": (5 * elements, 2 * elements),

@@ -91,7 +91,7 @@ def test_invalid_key_is_refused(key):
 def test_matmul_counts_two_flops_per_multiply_add_and_each_element_once(problem):
     m, n, k = problem.dim.values()
     assert problem.flops == 2 * m * n * k
-    if problem.dtype in FORMATS:  # `test_moe.py` tests their bytes
+    if problem.dtype in FORMATS:  # `test_moe.py` tests these formats
         return
     size = problem.names["dtype_bytes"]
     extra = 8 + m * n if problem.names["scaled"] else 0  # two scales, and a 2-byte instead of a 1-byte result
@@ -233,7 +233,7 @@ def test_dimensions_can_be_given_by_any_alias(op: Op) -> None:
             assert op.problem(**aliased) == op.problem(**dims | {dim.name: size})
 
 
-def test_ambiguous_aliases_and_unmatched_positions_are_refused(refuses: Any) -> None:
+def test_ambiguous_alias_or_wrong_number_of_sizes_is_refused(refuses: Any) -> None:
     refuses(lambda text: find_op("attention").problem(**parse_shape(text)), ["seq=4,heads=2,s=4,d=8", "2,4,64"])
     refuses(lambda text: MATMUL.problem(**parse_shape(text)), ["64,64", "64x64x64x64", "64,n=2"])
 

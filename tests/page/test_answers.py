@@ -36,8 +36,8 @@ def answers():
     "wanted",
     [
         {},
-        {"op": "matvec", "shape": "m=4096,k=4096", "gpu": "rtx4090"},  # also answered by kernels of matmul
-        {"op": "matmul", "shape": "m=16,n=1024,k=64", "dtype": "f32", "gpu": "a100"},  # with a learned reference time
+        {"op": "matvec", "shape": "m=4096,k=4096", "gpu": "rtx4090"},  # matmul kernels answer too
+        {"op": "matmul", "shape": "m=16,n=1024,k=64", "dtype": "f32", "gpu": "a100"},  # has a learned reference time
     ],
 )
 def test_every_pareto_point_of_the_page_can_be_explained(answers, wanted):
@@ -79,7 +79,7 @@ def test_problem_without_kernels_has_baselines_and_no_points(answers):
 
 
 @pytest.mark.parametrize("about", [{"op": "matmul"}, {"kernel": "matmul_simt"}])
-def test_inputs_are_passed_to_each_answer(answers, about, capsys):
+def test_each_answer_uses_zero_inputs(answers, about, capsys):
     query = {"gpu": "rtx4090", **about, "dtype": "f32", "layout": "nn", "shape": "m=2048,n=2048,k=2048"}
     least = []
     for inputs in ({}, {"inputs": "zeros"}):

@@ -48,6 +48,6 @@ def test_tensor_descriptors_copy_tiles(function, sm):
     rows = 96 if function == "copy_tiles" else 128
     read = np.lib.stride_tricks.as_strided(buffers[source], (rows, 128), (320 if rows == 96 else 256, 2))
     np.testing.assert_array_equal(buffers[target].reshape(rows, 128), read)
-    if (function, sm) != ("copy_tiles_here", 80):  # its descriptors are plain numbers
+    if (function, sm) != ("copy_tiles_here", 80):  # this function takes descriptors as numbers
         with pytest.raises(CompileError, match="can be analyzed, but not run"):
             with_dynamic_shared(compiled.ptx)

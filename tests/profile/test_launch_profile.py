@@ -148,7 +148,7 @@ def test_second_pass_over_a_row_misses_only_in_smaller_caches():
     assert all(again[f"again.{size}"] == 0.0 for size in AGAIN_KIB if size > 64)
 
 
-def test_stores_count_as_data_between_repeated_loads():
+def test_reuse_distance_of_loads_includes_stores():
     row, stored = list(range(32 * 32)), list(range(1 << 20, (1 << 20) + 96 * 32))  # 32 and 96 KiB
     parts = [trace(row), trace(stored, read=False), trace(row)]
     columns = (

@@ -57,7 +57,7 @@ def test_work_levels_of_persistent_blocks_add_up_to_all_tiles(total, tiles):
     parts = levels(lambda block: float(len(range(block, tiles, total))), total)
     assert sum(level.count for level in parts) in (0, total)
     if parts:
-        # The first and the last block count as their neighbors, because their tiles may be partial.
+        # Tiles of the first and last block may be partial, so the work of the next blocks is used.
         assert abs(sum(level.count * level.work for level in parts) - tiles) <= 1
     else:
         assert tiles <= 1 or tiles % total in (0, 1, total - 1) or tiles / total > 30

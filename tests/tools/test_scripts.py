@@ -56,7 +56,7 @@ def test_second_part_of_a_campaign_keeps_rows_of_the_first_part(tmp_path):
     assert (tmp_path / "out" / "doctor.json").exists()
 
 
-def test_profiles_of_unchanged_kernels_stay():
+def test_carry_keeps_profiles_of_unchanged_kernels():
     done = tool("build_database", "--carry", "HEAD", "transpose_tiled")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
@@ -186,7 +186,7 @@ def test_release_missing_from_history_is_skipped():
     assert (done.returncode, done.stdout) == (0, "skipped: no commit 'Release 0.0.9' in git's history\n")
 
 
-def test_announced_change_covers_only_its_queries_and_fields():
+def test_announced_change_allows_only_its_queries_and_fields():
     change = Change("one-warp blocks", r"latency_s", ops=("reduce",))
     query = {"op": "reduce", "gpu": "rtx3090", "dtype": "f32"}
     assert change.covers(query, ".choices[0].latency_s is 1.0, now 2.0")
@@ -216,12 +216,12 @@ def test_differences_are_listed_by_path(before, now, differences):
     (".choices[0].latency_s is 1e-05, now 1.4e-05", True), (".choices[0].latency_s is 1e-05, now 6e-06", False),
     (".choices[0].slowdown is 0.0, now 0.3", True), (".choices[0].latency_s is 1e-05, now None", False),
 ])  # fmt: skip
-def test_announced_change_covers_only_numbers_within_its_bound(difference, covered):
+def test_announced_change_allows_only_numbers_within_its_bound(difference, covered):
     change = Change("baselines scale a lead", r"^\.choices", most=1.5)
     assert change.covers({"op": "matvec", "gpu": "l4", "dtype": "f16"}, difference) is covered
 
 
-def test_pinned_answers_are_of_every_op():
+def test_pinned_answers_include_every_op():
     queries = [query for some in json.loads(gzip.decompress(PINNED.read_bytes()))["queries"] for query in some]
     assert {query.get("op") or find_kernel(query["kernel"]).op for query in queries} == {op.name for op in all_ops()}
     assert any("shapes" in query for query in queries)
@@ -305,7 +305,7 @@ def test_experiment_cases_can_be_split_written_and_read(tmp_path, capsys):
 
 @pytest.mark.every(4)
 def test_intervals_cover_held_out_kernels(tmp_path, capsys):
-    """Every kernel is off by a fifth on one of two GPUs, and one config of sixty by a tenth more on each."""
+    """Every kernel is off by a fifth on one of two GPUs. On both GPUs, one config of sixty is off by a tenth more."""
     errors = {gpu: level + 0.1 * (np.arange(60) == 0) for gpu, level in (("a", 0.2), ("b", 0.0))}
     parts = [made_up(f"k{number}", gpu, each) for number in range(40) for gpu, each in errors.items()]
     paths = [tmp_path / "0.json", tmp_path / "1.json"]

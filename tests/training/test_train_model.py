@@ -130,13 +130,13 @@ def two_gpus(second: float = 1.0) -> list[RowGroup]:
     return first + simulated_groups(8, 20, own_factor(0.6, second), gpu="a100-sxm4-80gb", seed=2)
 
 
-def test_unmeasured_gpu_gets_only_corrections_of_config_ratios():
+def test_unmeasured_gpu_gets_only_relative_corrections():
     trained = train(Dataset(tuple(two_gpus())), SHAPED)
-    inputs = simulated_inputs(200, 99_999, "rtx3090").changed(clock_hz=1e15)  # No bound is near.
+    inputs = simulated_inputs(200, 99_999, "rtx3090").changed(clock_hz=1e15)  # so fast that no lower time bound applies
     ratios, distance = trained.log_ratio(inputs, gpu_known=False)
     assert set(ratios) == {"latency"}
     share = trained.scores["share carried to new GPUs"]
-    assert share == pytest.approx((0.5 + 1.0 + 1.0) / 3, abs=0.05)  # 1.0 on both GPUs, 0.5 assumed for one more
+    assert share == pytest.approx((0.5 + 1.0 + 1.0) / 3, abs=0.05)  # two GPUs with 1.0, and 0.5 as the prior
     expected = np.log(by_stages(inputs))
     assert np.median(np.abs(ratios["latency"] * np.exp(distance) - share * (expected - expected.mean()))) < 0.05
     far_inputs = inputs.changed(registers=inputs.registers * 1e6, shared_bytes=inputs.shared_bytes * 1e6)
@@ -201,7 +201,7 @@ def test_equal_rows_give_equal_trees(model):  # type: ignore[no-untyped-def]
     }
 
 
-def test_training_holds_out_problems_or_else_gpus_or_tunable_values():
+def test_training_holds_out_problems_gpus_or_tunable_values():
     assert Dataset(tuple(simulated_groups(3))).held_out[0] == "problem"
     two = [*simulated_groups(1), *simulated_groups(1, gpu="a100-sxm4-80gb")]
     assert Dataset(tuple(two)).held_out[0] == "GPU"
@@ -231,7 +231,7 @@ def test_few_measurements_use_the_predicted_spread_or_train_no_model(gpus):
             assert train(Dataset(tuple(groups)), QUICK).intervals["latency"].keys() <= {NEW_GPU}
 
 
-def test_one_measurement_adapts_the_scale_and_many_the_shape():
+def test_few_measurements_adapt_the_scale_and_many_the_shape():
     draw = np.random.default_rng(0)
     rows = draw.normal(size=(120, 5))
     truth = 0.5 + 0.3 * np.tanh(rows[:, 0])

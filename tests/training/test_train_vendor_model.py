@@ -167,7 +167,7 @@ def test_interval_has_the_stated_coverage():
     assert 0.88 <= vendor_trees.coverage(errors, problems) <= 0.92
 
 
-def test_trees_for_any_gpu_use_only_ratios(table, model):
+def test_trees_for_any_gpu_use_no_absolute_features(table, model):
     names = {table.columns["latency"][i] for i in table.ratios("latency")}
     assert names
     assert not any(name.startswith(("log.", "layout.", "rest.")) for name in names)

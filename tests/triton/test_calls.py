@@ -42,7 +42,7 @@ def written(path: Path) -> dict[str, Any]:
 def test_launch_becomes_a_call_and_equal_launches_are_merged(tmp_path):
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.call_scale(X, Y)
-        kernels.call_scale(X + 1, Y, factor=3.0)  # other values, and a number that does not change the code
+        kernels.call_scale(X + 1, Y, factor=3.0)  # other values for the same code
         kernels.call_scale(X, Y, bias=X)
     first, second = captured.files
     call = written(first)

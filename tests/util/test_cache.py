@@ -91,7 +91,7 @@ def test_missing_library_error_names_its_extra(monkeypatch):
     assert str(required.value) == str(error.value)
 
 
-def test_required_library_is_not_imported(monkeypatch):
+def test_checking_for_a_library_does_not_import_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "this", raising=False)
     require_optional(("this",), "reading", "train")
     assert "this" not in sys.modules

@@ -26,7 +26,7 @@ def test_kill_ends_a_process_and_its_children():
     kill_group(process)
     process.wait()
     process.stdout.close()
-    while is_alive(other):  # its new parent has to notice its end
+    while is_alive(other):  # until the system removes the killed process
         time.sleep(0.01)
     kill_group(process)  # ending a finished process is no error
 
@@ -53,7 +53,7 @@ def test_endless_user_code_ends_with_its_killed_parent():
     other = int(process.stdout.readline())
     assert process.stderr.readline() == b"endless\n"
     process.kill()
-    process.communicate()  # standard error closes when the other process ends
+    process.communicate()  # returns once both processes have ended
     deadline_s = time.monotonic() + 60
     while is_alive(other):
         assert time.monotonic() < deadline_s

@@ -143,7 +143,7 @@ def test_warps_never_diverge_and_shared_memory_has_no_bank_conflicts(case):
 
 
 def _streamed(entry: str, config: dict[str, int]) -> tuple[str, int, list[str]]:
-    """Return the profile term in which an entry moves elements, their number, and the accesses that move them."""
+    """Return the loop in which an entry moves elements, the elements per trip, and the memory accesses for them."""
     if entry.startswith("matvec_rows"):
         rows = config["threads"] // config["row_threads"] * config["rows"]
         return "k_tiles", rows * config["row_threads"] * config["vector"] * config["unroll"], ["a.read"]

@@ -40,7 +40,7 @@ def test_race_check_detects_sums_overwritten_too_early(old, new):
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_matmul_loop_loads_each_byte_of_its_tiles_once(cluster):
-    """Each block of a pair loads its tile of A and half of the tile of B; tensor cores read each once per product."""
+    """Each block of a pair loads its tile of A and half of B. Tensor cores read both tiles once per product."""
     config = CONFIG | {"cluster": cluster}
     code = not_assembled(KERNEL, config, "f16", "nt", SM)
     [launch] = profiled(KERNEL, [config], "f16", "nt", SM, code)

@@ -81,7 +81,7 @@ def test_stream_k_spec_states_the_work_of_the_busiest_block(tiles, k_tiles, stre
 @pytest.mark.slow
 @pytest.mark.parametrize("dims", [{"m": 64, "n": 1280, "k": 448}, {"m": 128, "n": 14720, "k": 64}])
 def test_stream_k_counts_follow_from_the_profile(dims):
-    """Compare traffic and tensor core counts on shapes unlike the probes, with shared and with whole tiles."""
+    """Compare traffic and tensor core counts on shapes that were not profiled, with split and with whole tiles."""
     config = SMALL if dims["m"] == 64 else SMALL | {"cluster": 2, "block_n": 128}
     code, problem = not_assembled(KERNEL, config, "bf16", "nt", SM), matmul("bf16", "nt", **dims)
     index = next(i for i, launch in enumerate(KERNEL.launches) if "partials" in launch.trips)

@@ -52,7 +52,7 @@ def test_limited_plan_begins_with_the_most_promising_config():
     assert few.search.order(np.array([], dtype=int), np.array([]))[0] == 0
 
 
-def test_random_plan_covers_the_space_and_states_its_probability():
+def test_random_plan_covers_the_space_with_equal_probability():
     problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
     (whole,) = plan_library([("gemm", problem)], Context([]).on(GPU))
     (drawn,) = plan_library([("gemm", problem)], Context([]).on(GPU), 100, drawn=True)

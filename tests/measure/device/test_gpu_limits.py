@@ -42,7 +42,7 @@ from kernrec.measure.device import gpu_limits
 gpu_limits.os = types.SimpleNamespace(name="nt", getppid=os.getpid, read=os.read)
 gpu_limits.main()
 """
-"""Source of a guard as on Windows, where `os` lacks functions and a virtual environment hides the parent's number."""
+"""Source of a guard as on Windows, where `os` lacks functions and a virtual environment hides the parent process."""
 HOLDER = """
 import sys, time
 from kernrec.errors import KernrecError
@@ -131,7 +131,7 @@ def test_gpu_limits_are_restored_after_the_program_is_killed(card):
     assert eventually(lambda: card.state == AS_IT_WAS)
 
 
-def test_guard_on_windows_ends_only_with_its_input(card):
+def test_guard_on_windows_ends_when_its_input_closes(card):
     wanted = {"uuid": CARD.uuid, "parent": os.getpid(), "power_limit_w": 400.0, "clock_hz": 1.2e9}
     command = [sys.executable, "-c", GUARD_ON_WINDOWS, json.dumps(wanted)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:

@@ -174,7 +174,7 @@ def test_overheated_gpu_quarantines_the_config():
 
 
 @pytest.mark.parametrize(("tick_s", "lag_s", "scale"), [(0.02, 0.01, 1.0), (0.1, 0.06, 1.0), (0.1, 0.0, 0.55)])
-def test_probe_finds_tick_ratio_and_idle_power(tick_s, lag_s, scale):
+def test_probe_measures_sensor_period_scale_and_idle_power(tick_s, lag_s, scale):
     sensors = probe_sensors(
         card(constant_time(1e-3), replace(SENSORS, tick_s=tick_s, lag_s=lag_s, counter_scale=scale))
     )
@@ -188,7 +188,7 @@ def trace(
     power_w: float = 300.0, seconds: float = 3.0, tick_s: float = 0.1, lag_s: float = 0.03, poll_s: float = 0.004,
     start_j: float = 5000.0, missing: tuple[int, ...] = (),
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Return readings of a counter under constant load from time 0. Each tick shows the energy of `lag_s` earlier."""
+    """Return readings of a counter under constant load. Each tick shows the energy `lag_s` seconds before."""
     time = np.arange(0.0, seconds, poll_s)
     tick = np.floor(time / tick_s)
     for skipped in sorted(missing, reverse=True):
@@ -275,7 +275,7 @@ def test_interval_covers_the_median_as_often_as_stated(n):
     assert covered > 0.89
 
 
-def test_sampling_ends_at_one_percent_of_the_median():
+def test_sampling_ends_if_the_median_is_certain_to_one_percent():
     steady = [1.0, 1.001, 0.999, 1.0, 1.002, 0.998, 1.0, 1.001, 0.999, 1.0]
     assert converged(steady, 0.01, least=10)
     assert not converged(steady[:9], 0.01, least=10)

@@ -49,8 +49,8 @@ def test_every_counter_of_a_copy_matches_manual_counts():
     assert counts["global.x.read_sectors"] == 3 * 4 + 1
     assert counts["global.x.read_bytes"] == 400
     assert counts["global.y.write_sectors"] == 13
-    # A warp issues 7 instructions up to the branch, 9 instructions behind it, and `ret`. The 9 instructions are 7 in PTX,
-    # because two 64-bit additions issue twice.
+    # A warp issues 7 instructions up to the branch, 9 instructions behind the branch, and `ret`. PTX has 7 instructions
+    # behind the branch, but two 64-bit additions issue twice.
     assert counts["issue.wide64"] == 4 * 4
     assert counts["issue.ld_const"] == 4 * 3
     assert counts["issue.branch"] == 4 * 2
