@@ -21,7 +21,6 @@ _MENTIONS = re.compile(
 
 
 def vague_names(source: str) -> list[tuple[int, str]]:
-    """Return line and name of every variable, parameter, field and function with a vague name."""
     if not _MENTIONS.search(source):
         return []
     names = []

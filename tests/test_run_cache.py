@@ -11,8 +11,6 @@ A = {"a": np.arange(6, dtype=np.float32)}
 
 
 class Counted:
-    """Run that counts its executions."""
-
     def __init__(self, error: str = "") -> None:
         self.times = 0
         self._error = error

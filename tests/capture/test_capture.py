@@ -112,7 +112,6 @@ def test_equal_launches_are_merged_into_one_captured_call(program, tmp_path):
 def recorded(
     ptx: str, entry: str, arguments: list[bytes], buffers: Any, images: Any = None, prepared: bool = False
 ) -> Recorder:
-    """Record a launch of one thread."""
     recorder, module = Recorder(), LoadedModule(1, [], [ptx], 1 << 50)
     if prepared:
         module.prepare()

@@ -27,7 +27,6 @@ TRANSCRIPT = Path(__file__).with_name("refusals.txt")
 
 
 def make_folder(folder: Path) -> Path:
-    """Create the folder in which the commands in `refusals.txt` run."""
     shutil.copytree(TRANSCRIPT.with_suffix(""), folder)
     written(folder / "mixtral", MIXTRAL)
     (folder / "empty").mkdir()

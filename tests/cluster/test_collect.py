@@ -34,7 +34,6 @@ def collect(
     notes: list[str] | None = None,
     **more: object,
 ) -> tuple[CollectResult, list[dict[str, object]]]:
-    """Run a campaign on `machines` machines; return its result and its rows in the database."""
     recording, database = folder / "recorded.duckdb", folder / "own.duckdb"
     if not recording.exists():
         make_recording(recording, CONFIGS, energy=False)

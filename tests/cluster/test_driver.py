@@ -55,7 +55,6 @@ class Scripted:
         self._calls: list[tuple[str, str, tuple[Any, ...]]] = []
 
     def join(self) -> list[str]:
-        """Return all GPUs on the first call, then none."""
         new, self._new = list(self.opened) if self._new is None else self._new, []
         return new
 
@@ -66,7 +65,6 @@ class Scripted:
         self._calls.append((gpu, method, arguments))
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
-        """See `RayCluster.wait`."""
         for gpu, method, arguments in [self._calls.pop(0) for _ in self._calls[:1]]:
             if method == "hello":
                 yield gpu, Greeting("node", self.sources.get(gpu, "sources"))

@@ -109,7 +109,6 @@ def acknowledged(folder: Path) -> set[tuple[object, object, object]]:
 
 
 def stored(folder: Path, **equal: object) -> list[dict[str, Any]]:
-    """Return the rows of the database, which may be missing."""
     if not (folder / "own.duckdb").exists():
         return []
     with Database.open(folder / "own.duckdb") as opened:

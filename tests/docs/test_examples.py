@@ -156,7 +156,6 @@ def _arguments(command: str) -> tuple[list[str] | None, str]:
 
 
 def _in_a_shell(command: str, folder: Path, home: Path) -> tuple[int, str, str]:
-    """Run a command in a shell on a terminal; return its exit status, standard output and standard error."""
     import pty
 
     ours, theirs = pty.openpty()

@@ -22,7 +22,6 @@ def table() -> dict[str, Any]:
 
 
 def check(case: str, seen: Any) -> None:
-    """Assert that a case's result equals the recorded one."""
     if os.environ.get("KERNREC_UPDATE_EXPECTED"):
         table()[case] = seen
         text = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(table().items()))
@@ -42,7 +41,6 @@ def digest(*parts: Any) -> str:
 
 
 def one_nan(kind: str, bits: np.ndarray) -> np.ndarray:
-    """Replace every NaN in the bits of a PTX type by the same NaN."""
     if "bf16" in kind:
         halves = bits.view("u2")
         return np.where(halves & np.uint16(0x7FFF) > 0x7F80, np.uint16(0x7FFF), halves)

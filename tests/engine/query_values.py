@@ -35,7 +35,6 @@ OVERLAPPED, SHAPES = 8, ((16, 4096, 4096), (1000, 520, 264), (8192, 1, 77))
 
 
 def launches(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield launch times, launch costs under power limits, and memory traffic."""
     for name in GPUS:
         gpu, loops = find_gpu(name), int(draw.integers(0, 3))
         rates = 10.0 ** draw.uniform(-1, 5, (loops + 1, len(QUANTITIES), 7))
@@ -63,7 +62,6 @@ def launches(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def models(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield features, minimum times, distances and tree predictions."""
     inputs = simulated_inputs(5, 3)
     for name in ("busy_s", "dram_s", "blocks", "pipe_s"):
         getattr(inputs, name)[..., draw.integers(0, 5)] = 0.0
@@ -82,7 +80,6 @@ def models(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def backends() -> Iterator[tuple[str, np.ndarray]]:
-    """Yield lower bounds for matmul times, and predicted backend times."""
     dims = {name: np.array(sizes) for name, sizes in zip("mnk", zip(*SHAPES, strict=True), strict=True)}
     dims["batch"] = np.array([1, 3, 1])
     for name, dtype, layout in CARDS:

@@ -54,7 +54,6 @@ def launch(**changed: object) -> object:
 
 
 def costs(rows: np.ndarray, problems: int = 1, **changed: object) -> object:
-    """Compute the costs of some rows of a kernel that has one launch."""
     made, space = launch(**changed)  # type: ignore[misc]
     figures = np.ones(2, bool), np.ones(2), np.ones((4, 2)), np.ones((2, 2), np.int64)
     kernel = query.Kernel(space, [made], *figures, False, 1.0, 1.0)

@@ -105,7 +105,6 @@ class Reader:
         return answer
 
     def close(self) -> None:
-        """Kill the forked process."""
         self._answers.close()
         self._process.kill()
         self._process.join()

@@ -38,8 +38,6 @@ _CSV = b"bx,tile,time_ms,power_w,num_regs,outcome\n32,1,0.4,120,40,ok\n64,2,0.5,
 
 @dataclass(frozen=True)
 class Format:
-    """A file format that kernrec reads."""
-
     name: str
     file: str
     """File name of each case."""
@@ -108,7 +106,6 @@ def _texts(extra: Path | None) -> Iterator[Format]:
 
 
 def _tuned_configs() -> Iterator[Format]:
-    """Yield the formats in which other tools store their best configs."""
     from kernrec.interop.moe_configs import TILES, read_moe_configs, write_moe_configs
     from kernrec.interop.read_results import read_results
 

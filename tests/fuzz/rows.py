@@ -170,7 +170,6 @@ class Attack:
     """An owner's database, and an untrusted user who signs hostile bundles."""
 
     def __init__(self, folder: Path, keep: Path | None = None) -> None:
-        """Create the owner's database and the untrusted user's key in an empty folder."""
         self.own, self._folder, self._keep = folder / "own.duckdb", folder, keep
         make_key(folder / "key")
         self._signer = Signer.of(folder / "key")
@@ -204,7 +203,6 @@ class Attack:
         return sorted(lines)
 
     def try_batch(self, count: int, chance: random.Random, tried: Tried) -> None:
-        """Try `count` rows, and add the results to `tried`."""
         rows = [hostile(chance, tried.rows + i) for i in range(count)]
         tried.rows += count
         with closing(_untrusted()) as connection:
@@ -348,7 +346,6 @@ def _refused(connection: "DuckDBPyConnection", refused: Counter[str]) -> Iterato
 
 
 def attack(rows: int, batch: int, seed: int, keep: Path | None = None, show: bool = False) -> Tried:
-    """Try `rows` rows in batches, and return the results."""
     tried, chance = Tried(), random.Random(f"rows {seed}")
     with tempfile.TemporaryDirectory(prefix="rows-") as name, reading_here():
         attacked = Attack(Path(name), keep)
@@ -364,7 +361,6 @@ def attack(rows: int, batch: int, seed: int, keep: Path | None = None, show: boo
 
 
 def main() -> int:
-    """Try the rows that the command line asks for; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=10_000)

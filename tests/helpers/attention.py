@@ -81,7 +81,6 @@ def problem_of(dtype: str, dim: int, shape: dict[str, int], layout: str = "bhsd"
 def run(
     kernel: Kernel, config: dict[str, int], problem: Problem, operands: dict[str, np.ndarray], check_races: bool = False
 ) -> np.ndarray:
-    """Run the kernel, and return the values of its output o."""
     ptx = ptx_of(*code_of(kernel, config, problem.dtype))
     sm = sm_of(kernel, problem.dtype, config)
     o = execute(kernel, config, problem, sm, ptx, operands, check_races=check_races)["o"]

@@ -36,12 +36,10 @@ class CachedCounts(dict[tuple[object, ...], dict[str, int]]):
 def profiled(
     kernel: Kernel, configs: Sequence[Config], dtype: str, layout: str, sm: int, code: Compiled
 ) -> list[LaunchProfile]:
-    """Return the launch profiles from `profile_variant`, with cached counts."""
     return profile_variant(kernel, configs, dtype, layout, sm, code, CachedCounts())
 
 
 def per_trip(launch: LaunchProfile, loop: str = "k_tiles") -> dict[str, float]:
-    """Return the counts of one loop iteration of one block."""
     profile = launch.profile
     return dict(zip(profile.metrics, profile.coefficients[:, profile.terms.index(loop)].tolist(), strict=True))
 

@@ -37,7 +37,6 @@ class EmulatingDriver:
         self.loaded = 0
 
     def place(self, array: np.ndarray) -> np.ndarray:
-        """Copy an array into device memory, with the alignment of a GPU allocator."""
         memory = np.empty(array.nbytes + 256, np.uint8)
         start = -memory.ctypes.data % 256
         here = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

@@ -47,7 +47,6 @@ def engine_modules(engine: str, device: str) -> tuple[Any, Any]:
 
 
 def answer(experts: Any, products: Any, engine: str, request: list[Any]) -> Any:
-    """Return the engine's answer to one request."""
     kind, *values = request
     if kind == "package":
         products.__file__ = str(Path(values[0], *_MODULES[engine][1].split(".")[1:]).with_suffix(".py"))

@@ -21,13 +21,11 @@ class GpuCluster:
         self._count = 0
 
     def join(self) -> list[str]:
-        """See `RayCluster.join`."""
         new = [f"machine-{number}" for number in range(len(self._gpus), self._machines)]
         self._gpus |= {name: self.make_gpu(name) for name in new}
         return new
 
     def make_gpu(self, name: str) -> GpuActor:
-        """Return the actor for the GPU of machine `name`."""
         return GpuActor()
 
     def add_machine(self) -> None:
@@ -40,7 +38,6 @@ class GpuCluster:
         self._end(self._gpus[gpu])
 
     def call(self, gpu: str, method: str, *arguments: object) -> None:
-        """See `RayCluster.call`."""
         self._calls.append((gpu, method, arguments))
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
@@ -64,7 +61,6 @@ class GpuCluster:
             yield gpu, GpuLost("the machine died")
 
     def close(self) -> None:
-        """See `RayCluster.close`."""
         for name, gpu in self._gpus.items():
             if name not in self._dead:
                 self._end(gpu)

@@ -21,12 +21,10 @@ _NOT_ASSEMBLED = Resources(registers=0, spill_store_bytes=0, spill_load_bytes=0,
 
 
 def ptx_of(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> str:
-    """Return a config's PTX."""
     return cuda_to_ptx(kernel.source, f"sm_{sm}", kernel.defines(config, dtype, layout))
 
 
 def module_of(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> Module:
-    """Return a config's PTX, parsed."""
     return parsed(ptx_of(kernel, config, dtype, layout, sm))
 
 
@@ -38,7 +36,6 @@ def not_assembled(kernel: Kernel, config: Config, dtype: str, layout: str, sm: i
 
 
 def assembled(kernel: Kernel, config: Config, dtype: str, layout: str, sm: int) -> Compiled:
-    """Return a config's code with register counts, spills and machine code."""
     return _assembled(kernel, sm, tuple(kernel.defines(config, dtype, layout).items()))
 
 
@@ -52,7 +49,6 @@ def _assembled(kernel: Kernel, sm: int, defines: tuple[tuple[str, str], ...]) ->
 
 @cache
 def machine_code_of(ptx: str, sm: int) -> dict[str, MachineCode]:
-    """Return the machine code of each kernel of a PTX module on an architecture."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(COUNTS, raising=False)
         code = machine_code(ptx, sm)

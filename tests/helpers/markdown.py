@@ -12,8 +12,6 @@ _COMMENT = re.compile(r"^ *<!-- (?P<text>.*?) -->$")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced code block."""
-
     page: Path
     line: int
     """Line number of the opening fence, from 1."""
@@ -33,7 +31,6 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return the fenced code blocks of a page, in order."""
     lines = page.read_text(encoding="utf-8").splitlines()
     result = []
     start: int | None = None

@@ -4,7 +4,6 @@ import numpy as np
 
 
 def bf16_values(bits: np.ndarray) -> np.ndarray:
-    """Return the float32 values of bfloat16 bits."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 

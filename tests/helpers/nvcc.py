@@ -43,7 +43,6 @@ def libraries() -> Path:
 
 @cache
 def _compilers() -> str:
-    """Return the versions of nvcc and the host compiler."""
     commands = ([nvcc(), "--version"], ["g++", "--version"])
     return "".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in commands)
 

@@ -43,8 +43,6 @@ class _NoCalls(Recorder):
 
 
 class DriverError(RuntimeError):
-    """Error of the driver library."""
-
     def __init__(self, status: int) -> None:
         super().__init__(f"CUDA error {status}")
         self.status = status
@@ -83,19 +81,16 @@ class Driver:
             raise DriverError(status)
 
     def allocate(self, size: int) -> int:
-        """Return the address of new device memory."""
         address = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
         return address.value
 
     def load(self, image: bytes) -> ctypes.c_void_p:
-        """Load PTX."""
         module = ctypes.c_void_p()
         self.call("cuModuleLoadData", ctypes.byref(module), image)
         return module
 
     def function(self, module: ctypes.c_void_p, entry: str) -> int:
-        """Return the handle of a kernel."""
         function = ctypes.c_void_p()
         self.call("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
         return function.value or 0
@@ -109,7 +104,6 @@ class Driver:
 
 @cache
 def driver() -> Driver:
-    """Return the only driver of this process."""
     return Driver(STAND_IN)
 
 
@@ -141,7 +135,6 @@ class Array(np.ndarray):
 
 
 def empty(shape: Any, dtype: Any = float) -> Array:
-    """Return an array with any content."""
     dtype, count = np.dtype(dtype), int(np.prod(shape))
     memory = Memory(count * dtype.itemsize)
     raw = (ctypes.c_uint8 * max(count * dtype.itemsize, 1)).from_address(memory.ptr)
@@ -151,22 +144,18 @@ def empty(shape: Any, dtype: Any = float) -> Array:
 
 
 def full(shape: Any, value: Any, dtype: Any) -> Array:
-    """Return an array of one value."""
     array = empty(shape, dtype)
     array[...] = value
     return array
 
 
 def asarray(values: np.ndarray) -> Array:
-    """Copy an array to device memory."""
     array = empty(values.shape, values.dtype)
     array[...] = values
     return array
 
 
 class Module:
-    """Loaded PTX."""
-
     def load(self, image: bytes) -> None:
         self._handle = driver().load(image + b"\0")
 
@@ -175,7 +164,6 @@ class Module:
 
 
 def set_attribute(function: int, attribute: int, value: int) -> None:
-    """Set an attribute of a kernel."""
     driver().call("cuFuncSetAttribute", ctypes.c_void_p(function), attribute, value)
 
 
@@ -244,7 +232,6 @@ class GpuInUse:
 
 
 def has_gpu() -> bool:
-    """Return whether CuPy finds a GPU on this machine."""
     try:
         import cupy
 

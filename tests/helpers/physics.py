@@ -161,7 +161,6 @@ def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[
 
 
 def main() -> int:
-    """Check the answers to random questions; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--questions", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

@@ -81,7 +81,6 @@ def bits(values: np.ndarray) -> list[int]:
 
 
 def broken(kernel: Kernel, old: str, new: str) -> Kernel:
-    """Return a copy of the kernel in whose source `old` is replaced by `new`."""
     assert old in kernel.source
     return dataclasses.replace(kernel, source=kernel.source.replace(old, new))
 

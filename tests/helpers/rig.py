@@ -37,7 +37,6 @@ def campaign(
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Campaign:
-    """Return a campaign that screens configs."""
     settings = CampaignSettings(f"session-{os.getpid()}-{os.urandom(4).hex()}")
     return Campaign(WorkerClient(OPENING, stopping), journal, settings, report)
 
@@ -83,7 +82,6 @@ def stored(database: Path, **equal: object) -> list[int]:
 
 
 def outcomes(database: Path) -> dict[int, tuple[str, str]]:
-    """Return (outcome, error) by config number."""
     return {number: (str(row["outcome"]), str(row["error"] or "")) for number, row in _numbered(database)}
 
 

@@ -75,7 +75,6 @@ def cached_run(key: str, execute: Callable[[], Tensors]) -> Tensors:
 
 
 def read(key: str) -> Tensors | None:
-    """Return a cached outcome, or None."""
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         if (folder := _folder()) is not None:
             with np.load(folder / f"{key}.npz") as file:
@@ -84,7 +83,6 @@ def read(key: str) -> Tensors | None:
 
 
 def write(key: str, outcome: Tensors) -> None:
-    """Store an outcome if caching is enabled."""
     data = BytesIO()
     np.savez_compressed(data, **outcome)  # type: ignore[arg-type]
     with suppress(OSError):

@@ -33,7 +33,6 @@ SMALL = {
 
 
 def written(folder: Path, fields: Mapping[str, Any]) -> Path:
-    """Write a folder with this `config.json`, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(fields))
     return folder

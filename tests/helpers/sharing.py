@@ -69,7 +69,6 @@ def measurements(session: str, count: int, **inputs: object) -> list[Measurement
 
 
 def key_of(person: str) -> str:
-    """Return a made-up public key for a person."""
     return (person.encode().hex() * 64)[:64]
 
 
@@ -93,7 +92,6 @@ class Person:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables for the person's processes."""
         return {
             "HOME": str(self.home),
             "XDG_DATA_HOME": str(self.home / "data"),
@@ -104,7 +102,6 @@ class Person:
 
     @property
     def database(self) -> Path:
-        """Path of the person's database."""
         return self.home / "data" / "kernrec" / "kernrec.duckdb"
 
     @contextmanager
@@ -120,12 +117,10 @@ class Person:
             return make_own_key()
 
     def measure(self, rows: Sequence[Measurement]) -> None:
-        """Add measurements to the person's database."""
         with Database.open(self.database, read_only=False, create=True) as database:
             database.add_measurements(rows)
 
     def push(self, url: object, selection: Selection | None = None) -> int:
-        """Push new measurements; return how many were pushed."""
         self.key()
         with self.at_work():
             signer = Signer.of(key_file())
@@ -133,12 +128,10 @@ class Person:
         return left[0] if left else 0
 
     def pull(self, url: object, *, untrusted: bool = True) -> PullReport:
-        """Pull new measurements."""
         with self.at_work():
             return pull(place_of(str(url)), untrusted=untrusted)
 
     def pulled(self) -> list[dict[str, object]]:
-        """Return the measurements that the person has pulled."""
         with self.at_work():
             path = paths.pulled()
         if not path.exists():
@@ -154,7 +147,6 @@ class Person:
             return withdraw_there(place_of(str(url)), condition, signer, reason, agree=lambda _: True, own=own)
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        """Start kernrec in a process with the person's environment."""
         return subprocess.Popen(
             [sys.executable, "-m", "kernrec", *arguments],
             env=environment(**self.variables),

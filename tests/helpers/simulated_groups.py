@@ -11,7 +11,6 @@ from kernrec.training.dataset import RowGroup
 
 
 def simulated_inputs(count: int, seed: int, gpu: str = "rtx4090") -> ModelInputs:
-    """Return model inputs for `count` random configs."""
     draw = np.random.default_rng(seed)
     latency = np.exp(draw.normal(-9.0, 0.5, count))
     pipes = draw.uniform(0.1, 1.0, (len(PIPES), count)) * latency

@@ -49,7 +49,6 @@ def simulated_gpu(gpu: str = GPU) -> SimulatedGpu:
 
 
 def footprint(problem: Problem) -> int:
-    """Return the bytes of all tensors of a problem."""
     return sum(tensor.bytes for tensor in problem.tensors.values())
 
 

@@ -151,8 +151,6 @@ OPS: dict[str, Trial] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel with the dtype, layout and architecture for which it is compiled."""
-
     kernel: Kernel
     dtype: str
     layout: str
@@ -221,7 +219,6 @@ def _marks(case: Case) -> list[pytest.MarkDecorator]:
 
 @cache
 def space(case: Case) -> Space:
-    """Return all configs of a case."""
     return Space(case.kernel, case.sm, limits(case.sm), case.dtype, case.layout)
 
 
@@ -236,7 +233,6 @@ def _problems(case: Case) -> list[Problem]:
 
 
 def values(case: Case) -> set[tuple[str, int]]:
-    """Return every (tunable, value) pair in the case's space."""
     return {(name, int(value)) for name, column in space(case).columns.items() for value in np.unique(column)}
 
 
@@ -385,5 +381,4 @@ def flaws(problem: Problem, operands: Tensors, outputs: Tensors) -> list[str]:
 
 
 def given_inputs(problem: Problem) -> Tensors:
-    """Return the inputs for a problem."""
     return inputs(problem, seed=problem.flops % 1000)

@@ -200,7 +200,6 @@ ROWS = beside(__file__, "rows.csv")
 
 
 def imported(kernel: Kernel, folder: Path, rows: str = ROWS, **recording: object) -> tuple[ImportSummary, list[float]]:
-    """Import rows; return the summary of the import and the stored times in seconds, ascending."""
     path = folder / "rows.csv"
     path.write_text(rows)
     with Database.memory() as database:

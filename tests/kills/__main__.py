@@ -39,7 +39,6 @@ BAD = ("lost", "doubled", "halved", "unreadable", "refused")
 
 
 def main() -> int:
-    """Kill the commands named on the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

@@ -16,7 +16,6 @@ layouts = st.sampled_from(MATMUL.layouts)
 
 
 def stored(problem: Problem, a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
-    """Store (..., m, k) and (..., k, n) matrices in the problem's layout."""
     matrices = {"a": a, "b": b}
     for name, letter in zip("ab", problem.layout, strict=True):
         if letter == "t":

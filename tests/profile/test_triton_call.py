@@ -33,8 +33,6 @@ def test_unreadable_call_is_refused(tmp_path, old, new, message):
 
 
 class TestWithTriton:
-    """Tests that need Triton installed."""
-
     @pytest.fixture(autouse=True)
     def _triton(self):
         pytest.importorskip("triton", reason="needs the extra `triton`")

@@ -40,8 +40,6 @@ LATENCY = Query(Objective.LATENCY, top=1)  # notes also depend on which choices 
 
 @dataclass(frozen=True)
 class Question:
-    """Question to kernrec with the values that a user gives."""
-
     number: int
     gpu: str
     op: str

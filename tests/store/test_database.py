@@ -41,7 +41,6 @@ FULL = {
 
 @pytest.fixture(scope="module")
 def empty():
-    """Provide an empty database that no test may fill."""
     with Database.memory() as database:
         yield database
 
@@ -186,7 +185,6 @@ MERGED = ("gpu", "config", "measurement")
 
 
 def keys_after_merging(folders) -> dict[str, set[object]]:
-    """Return the keys in a database after the checked rows of these folders were added in this order."""
     with Database.memory() as database:
         for folder in folders:
             with exchange_folder(database._connection) as exchange:

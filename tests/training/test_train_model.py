@@ -39,7 +39,6 @@ def test_known_residual_is_recovered_on_held_out_problems(model):  # type: ignor
 
 
 def covered(model: Model, group: RowGroup, interval: Interval) -> float:
-    """Return the fraction of a group's times that are inside the interval around their predictions."""
     ratios, distance = model.log_ratio(group.inputs)
     low, high = interval.around(group.inputs.latency_s * np.exp(ratios["latency"]), distance)
     return float(((group.latency_s >= low) & (group.latency_s <= high)).mean())

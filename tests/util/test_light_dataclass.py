@@ -13,8 +13,6 @@ from kernrec.util.light_dataclass import _MANY, dataclass
 
 
 def made_by(decorator: Callable[[type], type], name: str) -> Any:
-    """Return a class with every kind of field."""
-
     class Example:
         name: str
         size: int = 3

@@ -136,12 +136,10 @@ FULL = {"batch": 2, "heads": 2, "queries": 9, "keys": 75}
 
 
 def attention(dtype: str, head_dim: int, shape: dict[str, int], layout: str) -> Problem:
-    """Return a problem of this shape for a dtype, head_dim and layout."""
     return ATTENTION.definition.problem(dtype, layout, head_dim=head_dim, **shape)
 
 
 def wrong(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
-    """Return the errors and wrong results of the runs."""
     faults = []
     for (_, solved, config), operands, outputs in results(kernel, runs, inputs):
         if isinstance(outputs, str):

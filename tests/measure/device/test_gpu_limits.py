@@ -65,8 +65,6 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 
 
 class EmulatedCard:
-    """State of the emulated GPU, and the programs that change it."""
-
     def __init__(self, folder: Path) -> None:
         self._file = folder / "card.json"
         self.become(AS_IT_WAS)

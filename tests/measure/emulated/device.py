@@ -14,8 +14,6 @@ from kernrec.store.measurement import GpuSettings
 
 
 class MissingSensors:
-    """Sensors without readings."""
-
     others = 0
 
     def __init__(self, name: str, reason: str) -> None:

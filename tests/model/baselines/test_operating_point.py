@@ -34,8 +34,6 @@ from tests.helpers.paths import ROOT
 
 @dataclass(frozen=True)
 class StubBaseline:
-    """Minimal prediction of a backend's baseline."""
-
     latency_s: Estimate
     power_w: Estimate | None
     busy: dict[str, float]

@@ -26,7 +26,6 @@ def costs(seed: int) -> np.ndarray:
 
 
 def searched(search: PartialSearch, cost: np.ndarray) -> np.ndarray:
-    """Return the configs tried until the search ends."""
     tried = np.zeros(0, np.int64)
     while len(rows := search.propose(tried, cost[tried]).rows):
         assert not np.isin(rows, tried).any()

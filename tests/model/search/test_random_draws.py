@@ -7,7 +7,6 @@ from kernrec.model.search.random_draws import student_draws
 
 
 def drawn(seed: tuple[int, int], rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers that NumPy's generator draws."""
     generator = np.random.default_rng(list(seed))
     first = generator.standard_normal((rows, columns)) * np.sqrt(4.0 / generator.chisquare(4.0, (rows, 1)))
     return first, generator.standard_t(5.0, (rows, columns))

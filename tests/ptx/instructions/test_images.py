@@ -53,7 +53,6 @@ def reference_fetch(texels: np.ndarray, sampler: Sampler, places: Sequence[float
 
 
 def reference_fetches(texels: np.ndarray, sampler: Sampler, places: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the fetched values of all lanes, (lanes, channels)."""
     return np.array([reference_fetch(texels, sampler, point) for point in zip(*places, strict=True)])
 
 

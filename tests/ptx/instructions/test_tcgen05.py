@@ -167,8 +167,6 @@ def test_rows_are_copied_from_shared_memory(shape, lanes, rows):
 
 
 class Case(NamedTuple):
-    """Parameters of a multiplication."""
-
     kind: str = "f16"
     a: str = "f16"
     b: str = "f16"

@@ -65,8 +65,6 @@ def a_words(matrix: np.ndarray) -> np.ndarray:
 
 
 class Case(NamedTuple):
-    """Parameters of a multiplication."""
-
     d: str = "f32"
     a: str = "f16"
     b: str = "f16"

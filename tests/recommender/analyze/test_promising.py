@@ -41,7 +41,6 @@ class Profiles:
     def __call__(
         self, kernel: Kernel, configs: Sequence[Config], target: ProfileTarget, processors: object
     ) -> Iterator[Outcome]:
-        """Stand in for `outcomes_of`."""
         self.made += configs
         self.processors.append(processors)
         if self._row is None:

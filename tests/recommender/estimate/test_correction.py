@@ -78,7 +78,6 @@ def three_gpus(tmp_path_factory):
 
 
 def factor_of(answer: Any) -> float:
-    """Return the upper end of the top recommendation's interval over its latency."""
     return answer.best.latency_s.high / answer.best.latency_s.value
 
 

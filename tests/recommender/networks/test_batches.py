@@ -49,7 +49,6 @@ def baselines_faster_with_more(
 
 
 def _baseline_seconds(recommender: Recommender, gpu: GPU, layers: Sequence[Layer]) -> dict[str, float]:
-    """Return the time of each backend's fastest baseline for each layer."""
     times: dict[str, float] = {}
     for layer in layers:
         try:
@@ -91,7 +90,6 @@ def _answers(
 
 
 def _seconds(answer: NetworkAnswer) -> dict[str, float]:
-    """Return the times of the totals and of each layer's kernel and baseline, by name."""
     times = {
         total.name: total.latency_s.value
         for total in answer.totals

@@ -209,8 +209,6 @@ def test_silent_server_times_out(sent, monkeypatch):
 
 
 class Emptied:
-    """Remote whose bundles are all gone."""
-
     title = "https://there"
 
     def names(self) -> list[str]:

@@ -144,7 +144,6 @@ def _helper(entry, parameters):
 
 
 def _arguments(kernel, parameters):
-    """Read a launch's arguments from memory and convert them for the emulator."""
     import cupy
 
     addresses = (ctypes.c_void_p * len(kernel.parameters)).from_address(parameters)
