@@ -102,7 +102,7 @@ def test_no_subpackage_imports_upward(imports, room):
 
 
 def test_tools_import_no_tests():
-    """Tests import tools; the reverse would keep a tool from running without the tests."""
+    """A tool that imports tests could not run without the tests."""
     importing = []
     for path in sorted((ROOT / "tools").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

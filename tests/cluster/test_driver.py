@@ -207,7 +207,7 @@ def test_each_gpu_gets_one_problem_and_its_share_of_the_budget():
 @few_examples(30)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=60), st.integers(10, 70))
 def test_each_config_is_measured_once_even_if_gpus_die(moves, most):
-    """A move starts or ends a problem on a GPU, or the GPU dies after up to 9 configs and another GPU continues."""
+    """Each move starts or ends a problem, or kills a GPU after up to 9 configs. Another GPU continues the problem."""
     planned = problems(17, 30, 23)
     shared = SharedProblems(planned, most)
     gpus = [f"gpu-{number}" for number in range(4)]
@@ -222,7 +222,7 @@ def test_each_config_is_measured_once_even_if_gpus_die(moves, most):
         return visit is not None
 
     def work(visit: PlannedProblem, count: int) -> PlannedProblem:
-        """Measure up to `count` of a visit's remaining configs; return what another GPU needs to continue."""
+        """Measure up to `count` of a visit's remaining configs. Return the visit for the GPU that continues."""
         tried = {row.config["a"] for row in visit.earlier}
         left = [task for task in visit.tasks if task.config["a"] not in tried]
         assert visit.most is not None

@@ -51,8 +51,8 @@ def variants(kernel: Kernel, dtype: str, layout: str) -> dict[tuple[int, ...], t
 
 
 def compiled(kernel: Kernel, place: int, number: int, folder: Path) -> None:
-    """Compile a variant for dtype number `place` without warnings. Dtypes alternate between the layouts and between the
-    oldest and newest architecture. A kernel with one dtype is compiled for both architectures."""
+    """Compile a variant for dtype number `place`, and fail on any warning. Dtypes alternate between the layouts and
+    between the oldest and newest architecture. A kernel with one dtype is compiled for both architectures."""
     dtype, layout = kernel.dtypes[place], kernel.layouts[place % len(kernel.layouts)]
     chosen = list(variants(kernel, dtype, layout).values())
     config, sms = chosen[number % len(chosen)]

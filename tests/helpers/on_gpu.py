@@ -49,7 +49,7 @@ class DriverError(RuntimeError):
 
 
 def _hide_from_triton() -> None:
-    """Hide the GPU from Triton in this process. Triton would load the CUDA library for good, and launch kernels."""
+    """Hide the GPU from Triton, which would load the CUDA library for good and launch kernels."""
     with suppress(ImportError):
         from triton.backends import backends
 
@@ -96,7 +96,7 @@ class Driver:
         return function.value or 0
 
     def launch(self, function: int, *shape: int) -> None:
-        """Launch a kernel; `shape` has the remaining arguments of `cuLaunchKernel` in order."""
+        """Launch a kernel. `shape` has the remaining arguments of `cuLaunchKernel` in order."""
         *extents, stream, addresses, extra = shape
         pointers = map(ctypes.c_void_p, (stream, addresses, extra))
         self.call("cuLaunchKernel", ctypes.c_void_p(function), *extents, *pointers)

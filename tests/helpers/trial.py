@@ -68,8 +68,8 @@ def _of_result(problem: Problem, value: Tensors, expected: np.ndarray) -> np.nda
 class Trial:
     """Problems and error bounds for the kernels of one op. `problems` are minimal, smaller than a tile, or no multiples
     of tiles. `narrow` has problems for 8-bit dtypes, and `own` has problems by kernel name. `roundings` is the number
-    of rounded f32 operations per result (0 for copied elements). Each has an error of at most half a unit in the last
-    place of `magnitude`."""
+    of rounded f32 operations per result (0 for copied elements). Each operation is off by at most half a unit in the
+    last place of `magnitude`."""
 
     problems: list[dict[str, int]]
     roundings: Callable[[Mapping[str, int]], int]
@@ -188,7 +188,7 @@ class Case:
 
 
 def _cases(kernel: Kernel) -> Iterator[Case]:
-    """Yield every dtype and layout of a kernel, alternating between architectures; a single variant runs on both."""
+    """Yield every dtype and layout of a kernel, alternating between architectures. A single case runs on both."""
     variants = list(product(kernel.dtypes, kernel.layouts))
     for i, (dtype, layout) in enumerate(variants):
         able = [sm for sm in reversed(ARCHITECTURES) if sm >= kernel.least_sm(dtype)] or [kernel.least_sm(dtype)]

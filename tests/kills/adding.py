@@ -36,8 +36,8 @@ def kill_collect(folder: Path, kills: int, configs: int, seed: int, strategy: st
     let one collector finish. Collector, worker process, journal and database are real.
 
     Returns:
-        Counts of database rows (`rows`), of rows in unfinished blocks (`open`), of journal rows that never reached the
-        database (`lost`), of configs screened more than once (`again`), and of these more than `open` (`doubled`).
+        Counts of database rows (`rows`), rows in unfinished blocks (`open`), journal rows that never reached the database
+        (`lost`), configs screened twice or more (`again`), and the excess of `again` over `open` (`doubled`).
     """
     draw = random.Random(seed)
     recording, database = make_recording(folder / "recorded.duckdb", configs), folder / "own.duckdb"
@@ -108,7 +108,7 @@ def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Co
 
 def kill_merge_by_clocks(folder: Path, kills: int, seed: int) -> Counter[str]:
     """Kill merges at random moments while the machine's clock is correct, years slow or years fast. Return counts as in
-    `kill_add`, one read with the correct clock and one with the clock of the merge."""
+    `kill_add`, from reads with the correct clock and reads with the clock of the merge."""
     draw, rows = random.Random(seed), 200
     own = make_recording(folder / "own.duckdb", 100, "rtx4090")
     theirs = make_recording(folder / "theirs.duckdb", rows)

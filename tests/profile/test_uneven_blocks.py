@@ -96,7 +96,7 @@ def triton_seconds(m: int, n: int, blocks: Sequence[int], database: Path) -> dic
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("m", "n"), [(512, 512), (1024, 1280), (1280, 1408), (2048, 1792), (4096, 4096)])
 def test_persistent_triton_matmul_takes_as_long_as_the_plain_one(m, n, tmp_path):
-    # Once, 16 tiles on 108 blocks were predicted at 0.16 of the plain time, 110 tiles at 0.59 and 1,024 at 0.81.
+    # An earlier version predicted 0.16 of the plain time for 16 tiles, 0.59 for 110 and 0.81 for 1,024.
     pytest.importorskip("triton", reason="needs the extra `triton`")
     plain = triton_seconds(m, n, (), tmp_path / "a.duckdb")
     persistent = triton_seconds(m, n, (108, 216, 432), tmp_path / "a.duckdb")  # an A100 has 108 SMs

@@ -1,4 +1,4 @@
-"""Test baselines in answers: recorded before learned backends, a faster backend as recommendation, only backends."""
+"""Test baselines in answers: their order, a backend as recommendation, and answers from backends only."""
 
 import json
 

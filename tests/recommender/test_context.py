@@ -32,7 +32,7 @@ def test_table_is_built_once_for_all_problems_of_a_dtype():
 
 
 def test_functions_of_the_same_name_are_distinguished_by_file(tmp_path):
-    """Once, `--kernel matmul_kernel` silently used the kernel that was analyzed last."""
+    """An earlier version used the last analyzed kernel for `--kernel matmul_kernel`."""
     path = tmp_path / "own.duckdb"
     spec = {
         "name": "scale",
@@ -67,7 +67,7 @@ def add_kernel(path: Path, name: str, file: str, code: str) -> str:
 
 
 def test_merged_kernel_does_not_replace_a_kernel_of_the_same_name(tmp_path):
-    """Once, `Context.kernel` took the newest kernel, and `--emit cuda` printed code from an untrusted source."""
+    """An earlier version used the newest kernel, so `--emit cuda` printed code from an untrusted source."""
     own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
     mine = add_kernel(own, "scale", "scale.cu", "mine")
     for name in ("scale", "matmul_simt", "other"):

@@ -102,7 +102,7 @@ def test_zero_inputs_draw_less_power_and_ignore_measurements_of_random_inputs(tm
     random, zeros = (ask(rows, Query(Objective.LATENCY, top=40, inputs=inputs)) for inputs in ("random", "zeros"))
     assert random.best.source == "measured"
     assert {recommendation.source for recommendation in zeros.recommendations} == {"predicted"}
-    assert recommendation_of(zeros, predicted[0].config) is None  # the config is incorrect for all inputs
+    assert recommendation_of(zeros, predicted[0].config) is None  # the config is excluded for zeros too
     less = recommendation_of(zeros, predicted[1].config)
     assert less is not None
     assert less.energy_j.value < 0.95 * predicted[1].energy_j.value
@@ -119,7 +119,7 @@ def test_warm_l2_ignores_measurements_of_a_cold_one(tmp_path, ask, predicted):
     rows = [row(predicted[5], 0.5), failure(predicted[0], "incorrect")]
     warm = ask(rows, Query(Objective.LATENCY, top=40, l2="warm"))
     assert {recommendation.source for recommendation in warm.recommendations} == {"predicted"}
-    assert recommendation_of(warm, predicted[0].config) is None  # the config is incorrect for any inputs
+    assert recommendation_of(warm, predicted[0].config) is None  # the config is excluded with a warm L2 too
     assert warm.baselines
     assert (warm.as_dict()["inputs"], warm.as_dict()["l2"]) == ("random", "warm")
     assert "L2 is warm: measurements, which start with a cold L2, are not used" in warm.notes

@@ -203,7 +203,7 @@ def places(intervals: list[tuple[float, float]], exact: list[bool]) -> list[Plac
 drawn_choices = st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12)
 
 
-def test_rank_is_tied_only_with_a_first_interval_that_overlaps(candidates):
+def test_tied_interval_overlaps_the_first_of_the_tie(candidates):
     ranks = places([(1.0, 1.2), (1.1, 1.3), (1.25, 1.4), (2.0, 3.0)], [True] * 4)
     best = build_recommendation(candidates, 0, 0)
     shown = [replace(best, rank=number, exact=True, ambiguous=tied).place for number, _, tied in ranks]

@@ -145,7 +145,7 @@ def test_note_on_a_possibly_faster_config_has_the_command_to_measure_it(capsys):
 
 @pytest.mark.parametrize("options", [["--max-power", "250W"], ["--top", "1", "--power-limit", "300W"]])
 def test_every_row_shows_its_power_limit_but_the_title_does_not(capsys, options):
-    # Once, the title stated "default power limit 450 W" over a row that is valid only at 236 W.
+    # An earlier title was "default power limit 450 W" over a row that is valid only at 236 W.
     assert run([*COMMAND, "--gpu", "rtx4090", *options]) == 0
     out = capsys.readouterr().out
     title = " ".join(out[: out.index("rank")].split())

@@ -53,7 +53,7 @@ def answers(database: Database) -> dict[int, MeasuredAnswer]:
 
 
 class Scale(NamedTuple):
-    """Costs of a contributor's GPU compared with others of its model."""
+    """Costs of a contributor's GPU relative to other GPUs of the same model."""
 
     latency_scale: float
     latency_ratio: float

@@ -361,7 +361,7 @@ def test_more_rows_than_a_file_can_hold_are_refused(honest, tmp_path, refuses):
 
 @pytest.mark.slow
 def test_each_damaged_file_is_reported_in_one_line(honest, tmp_path):
-    """Change bytes of a file. All of its rows are accepted or none; DuckDB may crash, but not kernrec."""
+    """Change bytes of a file. kernrec accepts all rows or none, and does not crash even if DuckDB does."""
     content, draw = honest.read_bytes(), random.Random(5)
     for number in range(6):
         damaged = bytearray(content)

@@ -90,7 +90,7 @@ def test_foreign_profile_never_replaces_an_own_profile(tmp_path, profile):
 
 @pytest.mark.parametrize("read_only", [True, False])
 def test_file_replaced_after_its_check_is_not_opened(tmp_path, read_only, monkeypatch):
-    """Once, a file swapped between check and opening was used for one answer."""
+    """An earlier version used a file for one answer that replaced the checked file before opening."""
     checked = []
     good = foreign(made(tmp_path / "a.duckdb", 1e-3))
     false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")
@@ -108,8 +108,8 @@ def test_file_replaced_after_its_check_is_not_opened(tmp_path, read_only, monkey
     assert len(checked) == 1
 
 
-def test_file_replaced_during_a_write_is_not_marked_as_the_users(tmp_path, refuses):
-    """Once, `db merge X --db P` permanently marked whatever file was at P in the end as checked."""
+def test_file_replaced_during_a_write_is_not_marked_as_own(tmp_path, refuses):
+    """An earlier `db merge X --db P` marked the final file at P as checked, even if another program wrote this file."""
     path = made(tmp_path / "own.duckdb", 1e-3)
     false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")
     with Database.open(path, read_only=False) as database:

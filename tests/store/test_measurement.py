@@ -1,4 +1,4 @@
-"""Test that journal and database keep measurements unchanged, old schemas' columns are read, and row identities."""
+"""Test that journal and database keep measurements, that old columns are read, and how rows are identified."""
 
 import json
 from datetime import datetime

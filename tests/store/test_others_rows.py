@@ -36,7 +36,7 @@ def own(tmp_path):
 
 
 def answers(path: Path) -> list[tuple[float, bool, float | None]]:
-    """Return (latency, whether others measured it, latency of others) of each measured config."""
+    """Return (latency, whether another user measured it, latency by other users) of each measured config."""
     with Database.open(path) as database:
         evidence_here = evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key)
         return [(answer.latency_s, answer.merged, answer.others_s) for answer in evidence_here.measured]

@@ -322,7 +322,7 @@ def test_intervals_cover_held_out_kernels(tmp_path, capsys):
 
 @pytest.mark.every(4)
 def test_energy_intervals_cover_time_and_power_errors(tmp_path, capsys):
-    """Time errors change energy by a fifth, power errors by a tenth; each error occurs on only one GPU."""
+    """Time errors change energy by a fifth, power errors by a tenth. Each error occurs on only one GPU."""
     times, powers = [], []
     for number in range(40):
         for gpu, level in (("a", 0.2), ("b", 0.0)):

@@ -67,7 +67,7 @@ def test_training_interval_covers_held_out_problems():
 
 @pytest.mark.every(2)
 def test_less_predictable_dtype_has_a_wider_interval():
-    # Once, a common interval of all data types covered 58 % of TF32 rows on an H100 and 99 % of f32 rows.
+    # A common interval of all data types would cover 58 % of TF32 rows on an H100 and 99 % of f32 rows.
     quick, hard = replace(QUICK, rounds=20), 0.3
 
     def of_both(count: int, seed: int) -> list[RowGroup]:

@@ -66,7 +66,7 @@ DIMS = [
     {"m": 37, "n": 48, "k": 72}, {"m": 24, "n": 80, "k": 99}, {"m": 48, "n": 33, "k": 40}, {"m": 19, "n": 37, "k": 51},
     {"m": 3, "n": 2, "k": 5},
 ]  # fmt: skip
-"""Sizes below a tile, a k step or the pipeline depth, and above a tile band. Row sizes are 16n, 8n or odd."""
+"""Sizes below a tile, a k step or the pipeline depth, or above a tile band, with aligned and unaligned rows."""
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "group_m", "unaligned")
 SMALL = dict(zip(COLUMNS, (16, 32, 16, 3, 2, 8, 0), strict=True))
 DEEP = dict(zip(COLUMNS, (32, 32, 128, 2, 4, 8, 0), strict=True))

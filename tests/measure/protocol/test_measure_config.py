@@ -87,7 +87,7 @@ def test_very_short_launches_are_timed_back_to_back():
 
 
 def test_back_to_back_time_decides_whether_a_short_launch_is_abandoned():
-    """A single launch of three microseconds seems to take eight, which must not abandon the config."""
+    """A single launch of 3 us seems to take 8 us. The config must not be abandoned."""
 
     def draw(n: int) -> np.ndarray:
         return np.full(n, 8e-6 if n <= 3 else 3e-6)

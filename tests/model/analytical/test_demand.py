@@ -302,7 +302,7 @@ ROW = 2.0**20
     (False, 2.0**27, 1.0), (False, 2.0**24, 2.0), (True, 2.0**24, 1.0), (True, 2.0**18, 2.0),
 ])  # fmt: skip
 def test_second_pass_is_free_only_if_all_rows_in_use_fit_in_l2(shared, l2, passes):
-    """64 of 256 blocks run at a time. Each has a row of its own, or all have the same row."""
+    """64 of 256 blocks run at a time. Each block has its own row, or all blocks share a row."""
     blocks, size = 256.0, ROW if shared else 256.0 * ROW
     rows = Footprint(np.full(1, ROW), (np.full(1, 0.0 if shared else 1.0), np.ones(1), np.ones(1)), size, False)
     far = tuple(np.full(1, ROW if 2.0**power < ROW else 0.0) for power in range(13, 25))

@@ -1,4 +1,4 @@
-"""Test a campaign's search strategy, its Gaussian process, its search space, and predictions as its start."""
+"""Test a campaign's search: its Gaussian process, its search space, and its start from predictions."""
 
 import itertools
 import sys

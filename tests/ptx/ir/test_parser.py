@@ -159,7 +159,7 @@ def test_text_that_is_not_a_module_is_refused_in_one_line(refuses):
 
 
 def test_register_that_nothing_writes_may_be_read():
-    """The assembler accepts it, and compilers leave a register undefined if its value does not matter."""
+    """Compilers leave a register undefined if the value does not matter, and the assembler accepts the code."""
     parse(HEAD + ".entry k()\n{\n.reg .b32 %r<3>;\nadd.s32 %r2, %r1, 1;\nret;\n}")
 
 

@@ -189,13 +189,13 @@ def test_no_explained_part_takes_longer_than_the_whole_config(gpu, dims, dtype, 
 
 
 def test_explain_names_the_power_limit_as_bottleneck(capsys):
-    # Once, the report showed "latency 815 ms" in a total of 720 ms, and named latency instead of the power limit.
+    # An earlier version showed "latency 815 ms" in a total of 720 ms, and did not name the power limit.
     assert run(["explain", "--op", "matmul", "--gpu", "l4", "--dtype", "f16", "--shape", "m=8192,n=8192,k=8192"]) == 0
     assert f"bottleneck: {POWER_LIMIT}" in capsys.readouterr().out
 
 
 def test_baseline_obeys_the_roofline_of_a_limited_gpu():
-    # Once, answers on an L4 had 31 TFLOP/s for kernrec's kernel and 88 for cuBLAS, more than 72 W allow.
+    # An earlier version predicted 88 TFLOP/s for cuBLAS on an L4, more than 72 W allow, and 31 for kernrec's kernel.
     shape = {"m": 8192, "n": 8192, "k": 8192}
     answer = RECOMMENDER.recommend("matmul", "l4", shape, "f16", "nt", Query("latency", top=1))
     assert all(answer.problem.flops / baseline.latency_s < 70e12 for baseline in answer.baselines)

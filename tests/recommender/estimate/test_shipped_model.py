@@ -216,7 +216,7 @@ def test_model_trained_on_top_of_a_missing_model_is_ignored(trained, tmp_path):
 
 @pytest.mark.parametrize(("own", "used"), [(0.186, False), (0.120, True)])
 def test_model_worse_than_the_analytical_one_is_ignored(tmp_path, own, used):
-    # Once, a model with an error of 18.6 %, against 14.7 % of the analytical model, was used silently.
+    # An earlier version used a model with an error of 18.6 %. The analytical model had an error of 14.7 %.
     for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
         shutil.copy(path, tmp_path)
     card_path = tmp_path / "matmul_triton.json"
@@ -246,7 +246,7 @@ def test_untrusted_model_cannot_use_the_name_of_a_shipped_one(tmp_path):
 
 
 def test_model_with_replaced_trees_is_ignored_and_reported_in_one_line(tmp_path):
-    """Once, every query failed with status 70 or answered 4.4e-16 s."""
+    """In an earlier version, every query failed with status 70 or returned 4.4e-16 s."""
     for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
         shutil.copy(path, tmp_path)
     for trees in tmp_path.glob("*.trees"):

@@ -64,7 +64,7 @@ def put(place: Place, name: str, content: bytes, folder: Path) -> None:
 
 
 def check_place(place: Place, folder: Path) -> None:
-    """Check that immutable files keep their first content, others are replaced, and only known names are listed."""
+    """Check that immutable files keep their content, other files can be replaced, and only known names are listed."""
     put(place, SEGMENT, b"first", folder)
     put(place, SEGMENT, b"second", folder)
     put(place, "index.json", b"1", folder)
