@@ -1,1 +1,1 @@
-"""The test suite; it mirrors the package."""
+"""The test suite. It mirrors the package."""

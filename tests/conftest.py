@@ -114,7 +114,7 @@ def measured_here() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def compiled_here() -> Iterator[None]:
-    """Compile and emulate in this process; only Triton compiles in another."""
+    """Compile and emulate in this process, except for Triton."""
     from tests.helpers.processors_here import processors_here
 
     with processors_here():
@@ -130,7 +130,7 @@ def recommender() -> "Recommender":
 
 @pytest.fixture(scope="session")
 def nvrtc() -> str:
-    """Return the compiler's name and version; skip the test if there is none, and name what is missing."""
+    """Return the compiler's name and version. Skip the test if there is none, and name what is missing."""
     from kernrec.compile import NoCompilerError
     from kernrec.compile.nvrtc import compiler
 

@@ -38,7 +38,7 @@ def requirements(notebook: Path) -> list[str]:
 
 
 def program(notebook: Path, parameters: Mapping[str, object]) -> str:
-    """Return the notebook as a program without its installations; `parameters` override the parameter cell."""
+    """Return the notebook as a program without its installations. `parameters` override the parameter cell."""
     parts = [_BEGINNING]
     for cell in cells(notebook):
         source = _INSTALL.sub("pass", cell["source"])

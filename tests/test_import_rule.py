@@ -20,7 +20,7 @@ ROOMS = SUB_ROOMS.pop("kernrec")
 
 
 class Imports:
-    """Imports between the modules of kernrec, read from the source; names omit the leading `kernrec.`."""
+    """Imports between the modules of kernrec, read from the source. Names omit the leading `kernrec.`."""
 
     def __init__(self) -> None:
         self.paths = {}

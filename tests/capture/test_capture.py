@@ -1,4 +1,4 @@
-"""Test captured programs on stand-ins for CUDA's libraries; the program registers its GPU code by hand."""
+"""Test captured programs on stand-ins for CUDA's libraries. The program registers its GPU code by hand."""
 
 import ctypes
 import ctypes.util

@@ -13,6 +13,6 @@ def no_progress_on_a_slow_machine(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_reader_of_its_own():
-    """Read databases in this process for in-process commands; commands in separate processes still start a reader."""
+    """Read databases in this process for in-process commands. Commands in separate processes still start a reader."""
     with reading_here():
         yield

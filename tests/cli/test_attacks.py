@@ -100,7 +100,7 @@ def test_pipe_is_refused_without_waiting(user, tmp_path, words):
 
 
 def signed_bundle(untrusted: Person, path: Path, parts: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
-    """Write an index with a bundle that an untrusted user signed; `parts` maps each table to its segment's content."""
+    """Write an index with a bundle that an untrusted user signed. `parts` maps each table to its segment's content."""
     segments = tuple(Segment(table, sha256(content).hexdigest(), len(content), 1) for table, content in parts.items())
     manifest = Manifest(segments, (), "2026-03-01T12:00:00", "kernrec", provenance={"gpus": [GPU]})
     files = {}

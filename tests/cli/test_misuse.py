@@ -1,4 +1,4 @@
-"""Test that commands refuse misuse in one line before they do any work; `refusals.txt` has the messages."""
+"""Test that commands refuse misuse in one line before they do any work. `refusals.txt` has the messages."""
 
 import json
 import os

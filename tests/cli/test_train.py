@@ -250,7 +250,7 @@ def test_query_with_a_model_does_not_import_xgboost(trained):
 
 
 def test_40_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
-    """The simulated GPU takes 2.6 times the predicted latency; configs with several stages take 3.9 times."""
+    """The simulated GPU takes 2.6 times the predicted latency. Configs with several stages take 3.9 times."""
     gpu, problem = find_gpu("rtx2080ti"), find_op("matmul").problem(m=1024, n=1024, k=1024)
     (table,) = Recommender([]).context.on(gpu).tables(problem)  # Triton supports no GPU before Ampere
     rows = RankedSpace(Space([table]), [problem], (DEFAULT_POINT,)).kernels[0].rows

@@ -1,4 +1,4 @@
-"""Fixtures for a real Ray cluster on this machine, whose head node has no cores or GPUs; they skip without Ray."""
+"""Fixtures for a real Ray cluster on this machine, whose head node has no cores or GPUs. They skip without Ray."""
 
 import pytest
 

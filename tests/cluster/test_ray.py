@@ -81,7 +81,7 @@ hold(Journal, driver_rows, events / "driver", lambda: not gpu_rows or (events / 
 
 
 def command(folder: Path, address: str, held: tuple[Path, int, int] | None = None) -> list[str]:
-    """Return the command of a campaign; `held` has the arguments of `HELD`: events, gpu_rows, driver_rows."""
+    """Return the command of a campaign. `held` has the arguments of `HELD`: events, gpu_rows, driver_rows."""
     recording = folder / "recorded.duckdb"
     if not recording.exists():
         make_recording(recording, CONFIGS, energy=False)
@@ -184,7 +184,7 @@ def test_killed_nodes_and_drivers_lose_no_rows(cluster, kills, tmp_path):
 
 
 def screened(folder: Path) -> Counter[tuple[object, object]]:
-    """Count the screening rows of each config in closed blocks; the final tier repeats configs on purpose."""
+    """Count the screening rows of each config in closed blocks. The final tier repeats configs on purpose."""
     rows = stored(folder, tier="screen")
     return Counter((row["problem_id"], row["config_id"]) for row in rows if not row["block_open"])
 

@@ -94,7 +94,7 @@ def _lacks_extra(block: Block) -> bool:
 
 
 def _commands(block: Block) -> list[tuple[str, str]]:
-    """Return (command, expected output) pairs; a command that ends in a backslash continues on the next line."""
+    """Return (command, expected output) pairs. A command that ends in a backslash continues on the next line."""
     result: list[tuple[str, str]] = []
     goes_on = False
     for line in block.code.splitlines(keepends=True):
@@ -223,7 +223,7 @@ def _elided(parts: list[str], output: str) -> str:
 
 
 def _check_options(block: Block, command: str) -> None:
-    """Parse a command without running it; fail for an unknown option or a missing argument."""
+    """Parse a command without running it. Fail for an unknown option or a missing argument."""
     words = shlex.split(re.split(r" [|>&;] ?", command.replace("\\\n", " ").split(" #")[0])[0])
     while words and re.fullmatch(r"\w+=.*", words[0]):  # skip environment variables before the command
         words.pop(0)

@@ -24,7 +24,7 @@ DTYPES = [(kernel, place) for kernel in all_kernels() for place in range(len(ker
 
 
 def _case(number: int) -> Any:
-    """Return the test parameter of one kernel and dtype; all but one dtype of each kernel are marked `deep`."""
+    """Return the test parameter of one kernel and dtype. All but one dtype of each kernel are marked `deep`."""
     kernel, place = DTYPES[number]
     turn = all_kernels().index(kernel) % len(kernel.dtypes)
     marks = () if place == turn else pytest.mark.deep

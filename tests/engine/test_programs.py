@@ -97,7 +97,7 @@ class Text:
 
 
 def outcome(text: str, grid: int, block: int, races: bool, lanes: int = 1024) -> tuple[Any, np.ndarray[Any, Any]]:
-    """Emulate a program; return its counts, or its error message, and its output buffer."""
+    """Emulate a program. Return its counts, or its error message, and its output buffer."""
     x, y = np.random.default_rng(7).integers(0, 1 << 32, grid * block + 64, np.uint32), np.zeros(2048, np.uint32)
     launch = KernelLaunch("k", (grid,), (block,), ["x", "y"], {"x": x, "y": y})
     options = EmulationOptions(grid, check_races=races, budget=200_000, batch_lanes=lanes)
@@ -187,7 +187,7 @@ def _mma(form: str, a: int, b: int, c: int, d: int, more: str = "", letter: str 
 
 
 def _wmma(shape: str, kind: str, registers: int, layout: str, space: str) -> str:
-    """Return PTX that loads an accumulator and stores it by columns; shared memory is read with a 32-bit address."""
+    """Return PTX that loads an accumulator and stores it by columns. Shared memory is read with a 32-bit address."""
     registers_listed = _listed(1, registers)
     fill = "mov.u32 %r30, tile; mad.lo.u32 %r31, %r0, 32, %r30;" + "".join(
         f"ld.global.b32 %r32, [%a2+{4 * i}]; st.shared.b32 [%r31+{4 * i}], %r32;" for i in range(8)

@@ -4,7 +4,7 @@
 
 A case fails if the reader raises another error, takes more than 10 s or 512 MB, starts a program, opens a connection,
 writes outside the case's folder, or leaves temporary files behind. Cases count as `ended` if kernrec's separate reader
-process crashes or its CPU time runs out. Undamaged samples come first. The exit status is 1 if a case failed; `--keep`
+process crashes or its CPU time runs out. Undamaged samples come first. The exit status is 1 if a case failed. `--keep`
 stores failing inputs. `TMPDIR=/dev/shm` halves the time of small cases.
 """
 
@@ -93,7 +93,7 @@ class Reader:
         self._process = process
 
     def read(self) -> str | None:
-        """Read the case; return what went wrong, "ended" if the forked process died, or None on success."""
+        """Read the case. Return what went wrong, "ended" if the forked process died, or None on success."""
         self.cases += 1
         try:
             self._answers.send(None)
@@ -111,7 +111,7 @@ class Reader:
 
 
 def _serve(fmt: Format, work: Path, answers: Connection) -> None:
-    """Read a case on each message from the parent; runs in the forked process."""
+    """Read a case on each message from the parent. This function runs in the forked process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # hide the crash reports that DuckDB prints to standard error
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     case, temporary, start = work / "case", work / "temporary", work / "start"
@@ -151,7 +151,7 @@ def _read(fmt: Format, path: Path, guard: Guard) -> str | None:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Limit the memory and CPU time of a case; CPU time does not depend on the load of the machine."""
+    """Limit the memory and CPU time of a case. CPU time does not depend on the load of the machine."""
 
     def stop(*_: object) -> None:
         raise TooSlowError
@@ -177,7 +177,7 @@ def _emptied(*folders: Path, but: str = "") -> list[str]:
 
 
 def tried(fmt: Format, cases: int, seed: int, work: Path, keep: Path | None) -> tuple[int, int]:
-    """Read a format's samples and damaged copies; return how many cases failed, and how many ended their process."""
+    """Read a format's samples and damaged copies. Return how many cases failed, and how many ended their process."""
     chance, shown, ended = random.Random(f"{fmt.name} {seed}"), dict[str, int](), 0
     reader = Reader(fmt, work)
     for number in range(-len(fmt.samples), cases):
@@ -204,7 +204,7 @@ def tried(fmt: Format, cases: int, seed: int, work: Path, keep: Path | None) -> 
 
 
 def main() -> int:
-    """Run the cases that the command line selects; return the exit status."""
+    """Run the cases that the command line selects. Return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--cases", type=int, default=10_000, help="cases a format")
     parser.add_argument("--seed", type=int, default=1)

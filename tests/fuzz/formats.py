@@ -194,7 +194,7 @@ def _stored(work: Path) -> Iterator[Format]:
             path.write_bytes(log)
 
     def derived(path: Path) -> None:
-        """Add damaged rows to the tables that record who signed which rows; answers must not change."""
+        """Add damaged rows to the tables that record who signed which rows. Answers must not change."""
         import duckdb
 
         shutil.copyfile(work / "own.duckdb", changed := path.parent / "changed.duckdb")

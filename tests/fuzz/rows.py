@@ -330,7 +330,7 @@ def _insert(connection: "DuckDBPyConnection", rows: Sequence[Row3]) -> None:
 
 
 def _refused(connection: "DuckDBPyConnection", refused: Counter[str]) -> Iterator[str]:
-    """Delete all refused rows and the rows that refer to them; yield the keys of deleted measurements."""
+    """Delete all refused rows and the rows that refer to them. Yield the keys of deleted measurements."""
     for table in TABLES:
         key, again = f"{table}_id", True
         while again:  # deleting rows can cause faults in other rows

@@ -23,7 +23,7 @@ _SOURCE = 'extern "C" __global__ void f(T* x) { x[threadIdx.x] = F(x[threadIdx.x
 
 
 def more_formats(work: Path) -> Iterator[Format]:
-    """Yield the formats for sharing, Triton, compiler options and user settings; `work` holds a bundle."""
+    """Yield the formats for sharing, Triton, compiler options and user settings. `work` holds a bundle."""
     yield from _foreign()
     yield from _settings(work)
     yield from _place(work)

@@ -122,7 +122,7 @@ def count_wrong(
 
 
 def fitting(case: Case, problem: Problem) -> dict[str, int]:
-    """Return the case's config for the problem; run-time tunables that do not fit fall back to their first values."""
+    """Return the case's config for the problem. Run-time tunables that do not fit fall back to their first values."""
     kernel, config, _, _ = case
     plain = {name: value for name, value in (("split_keys", 1), ("pack", 0)) if name in config}
     candidates = (config, *(config | {name: value} for name, value in plain.items()), config | plain)

@@ -28,7 +28,7 @@ def run_here(
     in_terminal: bool = False,
 ) -> "CompletedProcess[str]":
     """Run a `kernrec` command line, and return its exit status and output. With `home`, variables that name kernrec's
-    folders are unset. `variables` are all environment variables; the default is this process's."""
+    folders are unset. `variables` are all environment variables (default: of this process)."""
     words = [str(argument) for argument in arguments]
     in_environment = _at_home(dict(os.environ if variables is None else variables), home)
     out = io.TextIOWrapper(_Screen() if in_terminal else io.BytesIO(), encoding="utf-8")

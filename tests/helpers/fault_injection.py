@@ -1,5 +1,5 @@
 """A device that fails on demand, for recovery tests with real crashes, hangs and exhausted memory. A config's tunable
-`fault` is the index of its failure in `FAULTS`; 0 or no tunable runs the config."""
+`fault` is the index of its failure in `FAULTS`. A config with index 0 or without the tunable runs."""
 
 import ctypes
 import os

@@ -33,7 +33,7 @@ class GpuCluster:
         self._machines += 1
 
     def kill(self, gpu: str) -> None:
-        """Kill the machine of a GPU for good; its later replies are lost."""
+        """Kill the machine of a GPU for good. Its later replies are lost."""
         self._dead.add(gpu)
         self._end(self._gpus[gpu])
 

@@ -27,7 +27,7 @@ def column(make: Callable[[random.Random], T], lanes: int = 32) -> st.SearchStra
 
 
 def integer(bits: int, edges: Sequence[int] = (), signed: bool = False) -> Callable[[random.Random], int]:
-    """Return a function that draws integers; half of them are from `edges`, if given."""
+    """Return a function that draws integers. Half of them are from `edges`, if given."""
 
     def make(chance: random.Random) -> int:
         number = chance.choice(edges) if edges and chance.random() < 0.5 else chance.getrandbits(bits)

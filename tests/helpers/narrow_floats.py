@@ -8,7 +8,7 @@ def bf16_values(bits: np.ndarray) -> np.ndarray:
 
 
 def bf16_bits(values: np.ndarray) -> np.ndarray:
-    """Round float32 values to the nearest bfloat16, with ties to even; NaN becomes 0x7fff."""
+    """Round float32 values to the nearest bfloat16, with ties to even. NaN becomes 0x7fff."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
     return np.where(np.isnan(values), np.uint32(0x7FFF), rounded).astype(np.uint16)

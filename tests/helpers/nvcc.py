@@ -14,7 +14,7 @@ from tests.helpers.run_cache import cached_run, run_key
 
 
 def nvcc() -> str:
-    """Return the path of nvcc from the wheel `nvidia-cuda-nvcc`, else from PATH; skip the test if there is none."""
+    """Return the path of nvcc from the wheel `nvidia-cuda-nvcc`, else from PATH. Skip the test if there is none."""
     if shutil.which("g++") is None:
         pytest.skip("nvcc needs a host compiler: there is no g++")
     wheels = importlib.util.find_spec("nvidia")  # all NVIDIA wheels share this namespace package
@@ -34,7 +34,7 @@ def toolkit() -> Path:
 
 
 def libraries() -> Path:
-    """Return the folder with the CUDA runtime's static library; skip the test if there is none."""
+    """Return the folder with the CUDA runtime's static library. Skip the test if there is none."""
     for name in ("lib64", "lib"):
         if (toolkit() / name / "libcudart_static.a").is_file():
             return toolkit() / name
@@ -48,7 +48,7 @@ def _compilers() -> str:
 
 
 def complaints(source: Path, sms: Sequence[int | str]) -> str:
-    """Compile `source` for these architectures, the device code only to PTX; return the warnings (which count as
+    """Compile `source` for these architectures, the device code only to PTX. Return the warnings (which count as
     errors) and errors of nvcc and the host compiler. The cached result depends only on the compilers, their options and
     the source."""
     targets = [f"-gencode=arch=compute_{sm},code=compute_{sm}" for sm in sms]

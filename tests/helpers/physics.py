@@ -1,6 +1,6 @@
 """Physical laws that every answer must obey, checked independently of kernrec's own plausibility checks.
 
-Run `PYTHONPATH=tools python -m tests.helpers.physics [--questions 500] [--seed 1]`; status 1 means a broken law.
+Run `PYTHONPATH=tools python -m tests.helpers.physics [--questions 500] [--seed 1]`. Status 1 means a broken law.
 """
 
 import argparse

@@ -62,7 +62,7 @@ class WorkingHere(Executor):
 
 @contextmanager
 def processors_here() -> Iterator[None]:
-    """Compile CUDA and emulate in this process inside the context; use one process for Triton."""
+    """Compile CUDA and emulate in this process inside the context. Use one process for Triton."""
     with (
         patch("kernrec.compile.pool.CompilingProcesses", CompilingHere),
         patch("kernrec.compile.pool.ProcessPoolExecutor", WorkingHere),

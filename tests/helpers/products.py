@@ -65,7 +65,7 @@ def breaks(kernel: Kernel, config: Config, problem: Problem, sm: int) -> bool:
 
 
 def mma_config(*tile: int, vector: int, stages: int, fragments: int = 2, **launch: int) -> Config:
-    """Return a config of an MMA kernel; `tile` has block_m, block_n, block_k, warp_m and warp_n."""
+    """Return a config of an MMA kernel. `tile` has block_m, block_n, block_k, warp_m and warp_n."""
     names = ("block_m", "block_n", "block_k", "warp_m", "warp_n")
     fixed = dict(zip(names, tile, strict=True)) | {"vector": vector, "stages": stages, "fragments": fragments}
     return fixed | {"raster": 1, "split_k": 1} | launch
@@ -86,7 +86,7 @@ def broken(kernel: Kernel, old: str, new: str) -> Kernel:
 
 
 def worst(c: np.ndarray, expected: np.ndarray, sums: np.ndarray, problem: Problem) -> float:
-    """Return the largest ratio of an error to its bound; `sums` has sum |a b| + |bias| for each result. Each term is
+    """Return the largest ratio of an error to its bound. `sums` has sum |a b| + |bias| for each result. Each term is
     rounded once in f32, and TF32 also rounds both operands. Activations have slopes below 1.13, and their approximate
     exponential and reciprocal add 2**-20 of `sums`. Finally, the result is rounded to its dtype."""
     terms = problem.sizes["k"] + 2

@@ -27,7 +27,7 @@ LANE_POINTERS = """
 def module(
     body: str, parameters: str = "", globals_: str = "", target: str = "sm_86", *, verified: bool = True
 ) -> Module:
-    """Return a module with one kernel `k`; `parameters` has a form like `u64 a, u32 n`."""
+    """Return a module with one kernel `k`. `parameters` has a form like `u64 a, u32 n`."""
     return parse(ptx(body, parameters, globals_, target), verified=verified)
 
 
@@ -52,7 +52,7 @@ def run(
     shared_bytes: int = 0,
     **options: Any,
 ) -> Counts:
-    """Emulate a kernel body; see `module` and `kernrec.ptx.emulate`."""
+    """Emulate a kernel body. See `module` and `kernrec.ptx.emulate`."""
     launch = KernelLaunch("k", grid, block, arguments, buffers or {}, shared_bytes)
     return emulate(module(body, parameters, globals_), launch, **options)
 
@@ -76,7 +76,7 @@ def _program(instruction: str, kinds: tuple[str, ...], result: str) -> Module:
 
 
 def apply(instruction: str, inputs: Sequence[np.ndarray], kinds: Sequence[str], result: str) -> np.ndarray:
-    """Run an instruction such as `add.s32 {d}, {a0}, {a1}` on each row of inputs; the rows must fill whole warps."""
+    """Run an instruction such as `add.s32 {d}, {a0}, {a1}` on each row of inputs. The rows must fill whole warps."""
     code = {"b": "u", "u": "u", "s": "i", "f": "f"}[result[0]] + str(int(result[1:]) // 8)
     out = np.zeros(len(inputs[0]), code)
     buffers = {f"in{i}": np.ascontiguousarray(a) for i, a in enumerate(inputs)} | {"out": out}
@@ -94,12 +94,12 @@ def elementwise(entry: str, operation: str) -> str:
 
 
 def cuda(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> Module:
-    """Compile CUDA C++ to PTX with NVRTC, and parse it; skip the test if CuPy or NVRTC is missing."""
+    """Compile CUDA C++ to PTX with NVRTC, and parse it. Skip the test if CuPy or NVRTC is missing."""
     return parsed(cuda_to_ptx(source, arch, defines))
 
 
 def cuda_to_ptx(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> str:
-    """Compile CUDA C++ to PTX with NVRTC, without the assembler; skip the test if CuPy or NVRTC is missing."""
+    """Compile CUDA C++ to PTX with NVRTC, without the assembler. Skip the test if CuPy or NVRTC is missing."""
     macros = tuple(f"-D{name}={value}" for name, value in (defines or {}).items())
     return _compiled(source, arch.replace("sm_", "compute_"), macros)
 

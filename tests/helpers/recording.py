@@ -15,7 +15,7 @@ BEST = {"x": 77, "y": 1}
 
 
 def make_recording(path: Path, configs: int = 200, gpu: str = "rtx3090", energy: bool = True, size: int = 1024) -> Path:
-    """Write a database of noisy matmul measurements (m = n = k = `size`); x = 77 is the fastest config."""
+    """Write a database of noisy matmul measurements with m = n = k = `size`. The fastest config has x = 77."""
     draw = np.random.default_rng(5)
     problem = find_op("matmul").problem(m=size, n=size, k=size)
     rows = []
@@ -50,7 +50,7 @@ def row_of(gpu: str, kernel: Kernel, config: Mapping[str, object], problem: Prob
 
 
 def store_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
-    """Add measurements, given as columns, to a database, and return its path; create the database if necessary."""
+    """Add measurements, given as columns, to a database, and return its path. Create the database if necessary."""
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, rows))
     return path

@@ -1,5 +1,5 @@
 """Compares the package's error messages with `messages.txt` in the test's folder, for the fixture `refuses`.
-`KERNREC_UPDATE_EXPECTED=1 pytest -n 0 TESTS` updates the files; review the diff."""
+`KERNREC_UPDATE_EXPECTED=1 pytest -n 0 TESTS` updates the files. Review the diff."""
 
 import os
 import re
@@ -15,7 +15,7 @@ VOLATILE = re.compile(r"\b[0-9a-f]{32,}\b")
 
 
 def sections(path: Path) -> dict[str, list[str]]:
-    """Return the messages of each test (module and name) in a file; empty if the file does not exist."""
+    """Return the messages of each test (module and name) in a file, which may be missing."""
     texts = re.split(r"^\[(.+)\]\n", path.read_text(encoding="utf-8") if path.exists() else "", flags=re.MULTILINE)[1:]
     return {name: text.splitlines()[:-1] for name, text in zip(texts[::2], texts[1::2], strict=True)}
 
@@ -28,7 +28,7 @@ class Refuses:
         self._folder, self._temporary = folder, temporary
 
     def __call__(self, call: Callable[..., object], cases: Iterable[object] = ((),)) -> None:
-        """Run a call once per case; a case is a tuple of arguments, or a single argument."""
+        """Run a call once per case. A case is a tuple of arguments, or a single argument."""
         for case in cases:
             try:
                 call(*case) if isinstance(case, tuple) else call(case)
@@ -42,7 +42,7 @@ class Refuses:
                 raise AssertionError(f"nothing was refused: {case!r}")
 
     def compare(self, path: Path, test: str) -> None:
-        """Compare the messages with the file's; write them instead if KERNREC_UPDATE_EXPECTED is set."""
+        """Compare the messages with the messages in the file, or write them if KERNREC_UPDATE_EXPECTED is set."""
         expected = sections(path)
         if os.environ.get("KERNREC_UPDATE_EXPECTED") and expected.get(test) != self.messages:
             expected[test] = self.messages

@@ -26,7 +26,7 @@ KERNEL = ("faulty", "0123456789abcdef")
 
 
 def target(count: int, faults: Mapping[int, str] | None = None) -> PlannedProblem:
-    """Return a plan of `count` configs, numbered by tunable `i`; `faults` maps numbers to failures."""
+    """Return a plan of `count` configs, numbered by tunable `i`. `faults` maps numbers to failures."""
     named = faults or {}
     configs = [{"fault": FAULTS.index(named.get(i, "none")), "i": i} for i in range(count)]
     return PlannedProblem("layer", PROBLEM, tuple(Task(*KERNEL, config, PROBLEM) for config in configs))
@@ -56,7 +56,7 @@ def collect(
 
 
 def acknowledge(database: str, count: int, acks: Connection, most_bytes: int | None = None) -> None:
-    """Collect in a separate process, and send each acknowledged config's number; `most_bytes` simulates a full disk."""
+    """Collect in a separate process, and send each acknowledged config's number. `most_bytes` simulates a full disk."""
     if most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
 

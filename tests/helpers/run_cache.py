@@ -1,5 +1,5 @@
 """Disk cache of emulated runs, keyed by the emulator's sources, the PTX, the launches and the tensors' bytes.
-`KERNREC_TEST_CACHE` names the folder (default: in the user's cache); `off` disables it."""
+`KERNREC_TEST_CACHE` names the folder (default: in the user's cache). `off` disables it."""
 
 import ast
 import os

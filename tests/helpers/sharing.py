@@ -1,4 +1,4 @@
-"""Simulated users who share measurements; each has a separate database, key and settings."""
+"""Simulated users who share measurements. Each has a separate database, key and settings."""
 
 import os
 import subprocess
@@ -59,7 +59,7 @@ def profile_row(**inputs: Any) -> ProfileRow:
 
 
 def add(database: Database, *rows: Mapping[str, object]) -> list[str]:
-    """Add measurements, given as columns, to a database; return their keys."""
+    """Add measurements, given as columns, to a database. Return their keys."""
     return database.add_measurements(map(Measurement.from_columns, rows))
 
 
@@ -112,7 +112,7 @@ class Person:
             yield
 
     def key(self) -> str:
-        """Return the person's public key; create the key if necessary."""
+        """Return the person's public key. Create the key if necessary."""
         with self.at_work():
             return make_own_key()
 
@@ -140,7 +140,7 @@ class Person:
             return database.rows("measurement")
 
     def withdraw(self, url: object, condition: str, reason: str = "a broken fan") -> int:
-        """Withdraw the person's pushed measurements and the same rows in their database; return how many."""
+        """Withdraw the person's pushed measurements, also in their own database. Return the number of measurements."""
         with self.at_work():
             own = self.database if self.database.exists() else None
             signer = Signer.of(key_file())
@@ -162,13 +162,13 @@ def sessions(rows: Sequence[dict[str, object]]) -> list[tuple[object, object]]:
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
-    """Add the rows of a database file to an open database, like `merge_file`; return the number of new rows."""
+    """Add the rows of a database file to an open database, like `merge_file`. Return the number of new rows."""
     with checked_rows(other, database.path, note) as checked:
         return database.add_from(checked, signer="")
 
 
 def import_bundle(database: Database, bundle: Bundle) -> int:
-    """Add the rows of a bundle to an open database, like `import_to`; return the number of new rows."""
+    """Add the rows of a bundle to an open database, like `import_to`. Return the number of new rows."""
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
         return database.add_from(checked, apart_from=PRIVATE, signer=bundle.manifest.owner)

@@ -56,7 +56,7 @@ def simulated_groups(
     gpu: str = "rtx4090",
     seed: int = 0,
 ) -> list[RowGroup]:
-    """Return groups of one kernel on one GPU; measured latency is predicted latency times `factor` times noise."""
+    """Return groups of one kernel on one GPU. Measured latency is predicted latency times `factor` times noise."""
     draw = np.random.default_rng(seed)
     groups = []
     for number in range(problems):

@@ -26,7 +26,7 @@ UUID_HASH = "00112233aabbccdd"
 
 
 def simulated_gpu(gpu: str = GPU) -> SimulatedGpu:
-    """Open the simulated GPU in a worker; times depend on the problem's work and the config, with 1 % noise."""
+    """Open the simulated GPU in a worker. Times depend on the problem's work and the config, with 1 % noise."""
     entry = find_gpu(gpu)
     info = DeviceInfo(
         gpu=entry.name, name=entry.title, sm=entry.sm, l2_bytes=entry.l2_bytes,

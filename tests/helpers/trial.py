@@ -24,7 +24,7 @@ from tests.helpers.run_cache import Tensors, cached_run, run_key
 
 
 def shapes(text: str) -> list[dict[str, int]]:
-    """Return the dimensions of each shape; blanks separate shapes, and commas separate dimensions."""
+    """Return the dimensions of each shape. Blanks separate shapes, and commas separate dimensions."""
     return [parse_shape(shape) for shape in text.split()]
 
 
@@ -162,7 +162,7 @@ class Case:
     @property
     def thorough(self) -> bool:
         """Whether the case must cover every value of every tunable: the case with a kernel's first dtype and layout on
-        the newest architecture. The others differ only in conversions and the order of loads."""
+        the newest architecture. Other cases differ only in conversions and the order of loads."""
         first = self.kernel.dtypes[0], self.kernel.layouts[0], max(*ARCHITECTURES, self.kernel.least_sm(self.dtype))
         return (self.dtype, self.layout, self.sm) == first
 
@@ -180,7 +180,7 @@ class Case:
 
     @property
     def problems(self) -> list[Problem]:
-        """Problems of the op that at least one config can run; some kernels support only certain shapes."""
+        """Problems of the op that at least one config can run. Some kernels support only certain shapes."""
         return _problems(self)
 
     def fits(self, config: Config, problem: Problem) -> bool:
@@ -237,7 +237,7 @@ def values(case: Case) -> set[tuple[str, int]]:
 
 
 def _extremes(case: Case, rows: np.ndarray) -> set[int]:
-    """Return the rows of `rows` with the most threads, shared memory and registers; for a thorough case, also the rows
+    """Return the rows of `rows` with the most threads, shared memory and registers. A thorough case also gets the rows
     with the fewest."""
     at_problem = space(case).at(case.problems[0])
     kernel = case.kernel
@@ -340,7 +340,7 @@ def execute(
     budget: int = 20_000_000,
 ) -> Tensors:
     """Fill the outputs with NaN, emulate a config's launches, and return the outputs. Raises `EmulationError` for an
-    invalid access, a race, a deadlock or a write to an input; errors are cached like outputs."""
+    invalid access, a race, a deadlock or a write to an input. Errors are cached like outputs."""
     outputs = unwritten(problem)
     memory = {name: tensor.copy() for name, tensor in tensors.items()} | outputs
     launches = bind_launches(kernel, config, problem, sm), workspaces(kernel, config, problem, sm)
@@ -357,7 +357,7 @@ def execute(
 
 
 def run(case: Case, config: Config, problem: Problem, tensors: Tensors, budget: int = 20_000_000) -> Tensors:
-    """Emulate a config, and return its outputs; races are errors."""
+    """Emulate a config, and return its outputs. Races are errors."""
     ptx = ptx_of(case.kernel, config, case.dtype, case.layout, case.sm)
     return execute(case.kernel, config, problem, case.sm, ptx, tensors, budget=budget)
 

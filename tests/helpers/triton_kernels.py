@@ -28,7 +28,7 @@ def sample_call(target: str, arguments: Mapping[str, Any], grid: Any, config: Ma
 
 
 def tensor(array: np.ndarray) -> dict[str, Any]:
-    """Convert an array to a call's tensor argument; uint16 stands for bf16."""
+    """Convert an array to a call's tensor argument, with uint16 for bf16."""
     names = {"uint16": "bf16", "float16": "f16", "float32": "f32", "int32": "i32", "int64": "i64", "uint8": "f8e4m3"}
     return {"dtype": names[array.dtype.name], "shape": list(array.shape)}
 
@@ -48,7 +48,7 @@ def configs_of(kernel: Kernel) -> list[dict[str, int]]:
 
 
 def run_call(call: TritonCall, arrays: Mapping[str, np.ndarray], sm: int) -> None:
-    """Emulate all blocks of a call that has a single config; outputs are written into the arrays."""
+    """Emulate all blocks of a call that has a single config. Outputs are written into the arrays."""
     kernel, _ = kernel_of_triton(call)
     (config,) = configs_of(kernel)
     (compiled,) = compile_configs(kernel, sm).values()

@@ -131,7 +131,7 @@ WEIGHTS = {"matmul": ("b",), "matvec": ("a",), "moe": ("gate", "up", "down"), "r
 
 
 def parameters(model: Workload) -> int:
-    """Return the parameter count of all layers and the embedding; batched matmuls have no weights."""
+    """Return the parameter count of all layers and the embedding. Batched matmuls have no weights."""
     layers = sum(
         layer.count * prod(layer.problem.tensors[name].shape)
         for layer in model.layers

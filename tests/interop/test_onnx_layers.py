@@ -17,7 +17,7 @@ from kernrec.interop.workload_files import find_workload  # noqa: E402
 
 @pytest.fixture
 def save(tmp_path):
-    """Return a function that writes an ONNX model; shapes are given by name, and open dimensions are strings."""
+    """Return a function that writes an ONNX model. Shapes are given by name, and open dimensions are strings."""
 
     def write(nodes: list[Any], inputs: dict[str, list[Any]], weights: dict[str, tuple[int, ...]]) -> Path:
         graph = helper.make_graph(

@@ -1,4 +1,4 @@
-"""Test reading results of each tool, complete or cut off; other or damaged files are refused."""
+"""Test reading results of each tool, complete or truncated. Damaged files and files of other types are refused."""
 
 import copy
 import gzip

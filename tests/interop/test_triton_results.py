@@ -143,7 +143,7 @@ EXPERT = {
 
 
 def as_vllm_reads(text: str) -> dict[int, Any]:
-    """Parse a file as vLLM's `get_moe_configs` does; SGLang's version does not remove `triton_version`."""
+    """Parse a file as vLLM's `get_moe_configs` does. SGLang's version does not remove `triton_version`."""
     document = json.loads(text)
     document.pop("triton_version", None)
     return {int(tokens): config for tokens, config in document.items()}

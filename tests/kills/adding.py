@@ -36,7 +36,7 @@ def kill_collect(folder: Path, kills: int, configs: int, seed: int, strategy: st
     let one collector finish. Collector, worker process, journal and database are real.
 
     Returns:
-        Counts of database rows (`rows`), rows in unfinished blocks (`open`), journal rows that never reached the database
+        Counts: database rows (`rows`), rows in unfinished blocks (`open`), journal rows that are not in the database
         (`lost`), configs screened twice or more (`again`), and the excess of `again` over `open` (`doubled`).
     """
     draw = random.Random(seed)

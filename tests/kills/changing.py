@@ -27,7 +27,7 @@ _OLD_SCHEMA = 4
 
 
 def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill `kernrec db withdraw` of one of two sessions at random moments. Return counts as in `kill_add`; wrong
+    """Kill `kernrec db withdraw` of one of two sessions at random moments. Return counts as in `kill_add`. Wrong
     entries in the query file count as `lost`, and rows that were withdrawn twice as `doubled`."""
     whole = _make_sessions(folder / "whole.duckdb")
 

@@ -49,7 +49,7 @@ class ForkedCommand:
         return self._status
 
     def wait(self, most_s: float = float("inf")) -> int | None:
-        """Wait at most `most_s` seconds for the command; return its exit status, or None if it still runs."""
+        """Wait at most `most_s` seconds for the command. Return its exit status, or None if it still runs."""
         end_s = time.monotonic() + most_s
         while self.status is None and (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(0.003, left_s))
@@ -63,7 +63,7 @@ class ForkedCommand:
             raise AssertionError(f"kernrec {' '.join(self._arguments)} ended with status {status}: {words}")
 
     def kill(self) -> bool:
-        """Kill the command with SIGKILL; return whether it was still running."""
+        """Kill the command with SIGKILL. Return whether it was still running."""
         if self.status is not None:
             return False
         os.killpg(self._pid, signal.SIGKILL)

@@ -1,5 +1,5 @@
-"""Test `kernrec analyze --measure` on user kernels. The driver executes PTX in the emulator and reports made-up times;
-with `-m gpu`, the same tests also run on a real GPU."""
+"""Test `kernrec analyze --measure` on user kernels. The driver executes PTX in the emulator and reports made-up times.
+With `-m gpu`, the same tests also run on a real GPU."""
 
 import json
 import os
@@ -184,7 +184,7 @@ def test_results_without_a_reference_are_compared_with_the_first_config(any_benc
 
 
 def test_t1_kernel_is_measured_with_its_constants_and_accumulators(any_bench):
-    """Each launch adds to the result of the one before; the check must use the result of the first launch."""
+    """Each launch adds to the result of the one before. The check must use the result of the first launch."""
     bench = any_bench
     bench.spec(json.dumps(T1), ADD_WEIGHTED)
     answer, _ = bench.measure()

@@ -38,7 +38,7 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """Open a new page; fail the test if the console shows a message."""
+    """Open a new page. Fail the test if the console shows a message."""
     context = browser.new_context(viewport={"width": 1200, "height": 900}, color_scheme="light")
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE_MS)

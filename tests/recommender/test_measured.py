@@ -127,7 +127,7 @@ def test_warm_l2_ignores_measurements_of_a_cold_one(tmp_path, ask, predicted):
 
 @pytest.mark.parametrize(("rows", "least", "most"), [(1024, 0.3, 0.9), (10**6, 0.9, 1.0)])
 def test_warm_l2_speeds_up_only_problems_that_fit(rows, least, most):
-    """An H100's L2 has 50 MiB. The tensors of the first problem have 8 MiB together, those of the second 8 GB."""
+    """An H100's L2 has 50 MiB. All tensors have 8 MiB in the first problem, and 8 GB in the second problem."""
     problem = {"rows": rows, "columns": 1024}
     cold, warm = (
         Recommender([]).recommend("softmax", "h100-sxm", problem, query=Query("latency", l2=l2)).best

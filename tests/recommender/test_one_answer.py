@@ -97,7 +97,7 @@ def drawn_question(number: int) -> Question:
 
 
 def _check(entry: str, answered: dict[str, Any], expected: dict[str, Any], question: Question) -> None:
-    """Compare the fields that both answers have; the page rounds costs to five digits."""
+    """Compare the fields that both answers have. The page rounds costs to five digits."""
     rounding = 5e-5 if entry == "page" else 1e-9
     same = {
         name: pytest.approx(expected[name], rel=rounding) if name in ("latency", "energy") else expected[name]
@@ -107,7 +107,7 @@ def _check(entry: str, answered: dict[str, Any], expected: dict[str, Any], quest
 
 
 def _of_json(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that all entry points must share, from an answer as JSON; if only backends answer, use the
+    """Return the fields that all entry points must share, from an answer as JSON. If only backends answer, use the
     fastest."""
     problem = {"problem": answer["problem"], "notes": answer["notes"]}
     if not answer["recommendations"]:
@@ -143,7 +143,7 @@ def _of_mcp(recommender: Recommender, tool: str, question: Question, **more: Any
 
 
 def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (entry point, answer) for each entry point that gives a choice; raise `KernrecError` if it refuses."""
+    """Yield (entry point, answer) for each entry point that gives a choice. Raise `KernrecError` if one refuses."""
     yield "recommend --json", _of_json(_printed("recommend", *question.options, "--objective", "latency", "--top", "1"))
     python = kernrec.recommend(
         question.op,

@@ -136,8 +136,8 @@ def test_file_written_by_this_program_needs_no_check(tmp_path, no_reader):
     Database.open(path).close()
 
 
-def test_file_that_replaces_a_known_one_is_checked(honest, tmp_path, no_reader):
-    """The replacement has the same name, size and time stamp."""
+def test_file_that_replaces_a_checked_file_is_checked(honest, tmp_path, no_reader):
+    """The replacement has the name, size and time stamp of a checked file."""
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
     Database.open(path).close()
@@ -346,7 +346,7 @@ def take(path: Path) -> None:
 
 @pytest.mark.parametrize("read", [use, take])
 def test_reader_out_of_memory_is_reported_in_one_line(theirs, monkeypatch, read):
-    """The memory limit kills a real process; a crash of DuckDB looks the same."""
+    """The memory limit kills a real process. A crash of DuckDB looks the same."""
     small = Limits(cpu_s=20, wall_s=60, database_bytes=2**28, address_bytes=2**27, file_bytes=2**26, rows=1000)
     monkeypatch.setattr(Limits, "of", lambda size: small)
     with pytest.raises(UsageError, match=r"theirs\.duckdb") as caught:

@@ -104,7 +104,7 @@ TODAY = [
 
 @pytest.fixture
 def old_database(tmp_path, monkeypatch, row):
-    """Create a database of schema 3 with rows as its version wrote them; also return the rows of its views."""
+    """Create a database of schema 3 with rows as its version wrote them. Also return the rows of its views."""
     path = tmp_path / "old.duckdb"
     with monkeypatch.context() as patch:
         patch.setattr("kernrec.store.schema.migrations", lambda: migrations()[:3])

@@ -171,7 +171,7 @@ def test_failed_migration_leaves_no_tables(monkeypatch):
 
 @pytest.fixture
 def outdated(tmp_path, monkeypatch, row):
-    """Create a database one schema behind with one measurement; also return the measurement's key."""
+    """Create a database one schema behind with one measurement. Also return the measurement's key."""
     path = tmp_path / "a.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         keys = add(database, row())

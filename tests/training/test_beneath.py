@@ -1,4 +1,4 @@
-"""Test that an op's model corrects the kernel's own model if it exists, and the analytical model otherwise."""
+"""Test that an op's model corrects the kernel's model if there is one, and otherwise the analytical model."""
 
 from dataclasses import replace
 

@@ -124,7 +124,7 @@ SHAPED = replace(QUICK, rounds=10, shape=replace(QUICK, rounds=30, sharpness=0.0
 
 
 def two_gpus(second: float = 1.0) -> list[RowGroup]:
-    """Return rows of two GPUs; the second GPU has the deviation of the first to the power of `second`."""
+    """Return rows of two GPUs. The second GPU has the deviation of the first to the power of `second`."""
     first = simulated_groups(8, 20, own_factor(0.8), seed=1)
     return first + simulated_groups(8, 20, own_factor(0.6, second), gpu="a100-sxm4-80gb", seed=2)
 

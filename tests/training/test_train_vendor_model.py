@@ -28,7 +28,7 @@ MADE_UP = RecordedSet(
 
 
 def recorded(rows: int = 200) -> Recording:
-    """Return times of the same matmuls: the lower bound times a factor that depends on GPU, backend and k."""
+    """Return matmul times: the lower bound times a factor that depends on GPU, backend and k."""
     draw = np.random.default_rng(5)
     sizes = {
         "batch": np.ones(rows, dtype=np.int64),

@@ -1,4 +1,4 @@
-"""Test the drop-in for Triton's autotuner with Triton's own objects; only driver and benchmark are emulated."""
+"""Test the drop-in for Triton's autotuner with Triton's own objects. Only driver and benchmark are emulated."""
 
 import json
 import os
@@ -28,7 +28,7 @@ N = 1 << 16
 
 @pytest.fixture(autouse=True)
 def _place(tmp_path_factory, tmp_path, monkeypatch):
-    """Give each test its own database, and all tests the same caches."""
+    """Give each test a new database, and share the caches among all tests."""
     shared = tmp_path_factory.getbasetemp() / "triton"
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
     monkeypatch.setenv("KERNREC_CACHE", str(shared / "kernrec"))

@@ -26,7 +26,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def made_count(name: str, made_of: bytes) -> list[int]:
-    """Request an entry twice; return how often it was made and its value."""
+    """Request an entry twice. Return how often it was made and its value."""
     made = []
 
     def make():

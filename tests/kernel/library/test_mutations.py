@@ -37,7 +37,7 @@ BUDGET = 2_000_000
 
 @dataclass(frozen=True)
 class Mutant:
-    """A kernel with one planted bug; the module's docstring explains the fields."""
+    """A kernel with one planted bug. The module's docstring explains the fields."""
 
     kernel: str
     breaks: str

@@ -32,7 +32,7 @@ TritonRun = tuple[int, Problem, Config]
 def results(
     kernel: Kernel, runs: list[TritonRun], make_inputs: Any
 ) -> Iterator[tuple[TritonRun, Tensors, Tensors | str]]:
-    """Yield (run, inputs, outputs) of each run, or the error in place of the outputs; shared memory races are errors.
+    """Yield (run, inputs, outputs) of each run, or the error in place of the outputs. Shared memory races are errors.
     Each code is compiled once. `make_inputs` returns the inputs of a problem."""
     jobs: dict[CompileJob, list[TritonRun]] = {}
     for sm, problem, config in runs:
@@ -109,7 +109,7 @@ def space(kernel: Kernel, dtype: str, sm: int) -> Space:
 
 
 def row_runs(kernel: Kernel) -> list[TritonRun]:
-    """Return one run for each (target, problem) pair; the picks cycle through the configs that can run the problem."""
+    """Return one run for each (target, problem) pair. The picks cycle through the configs that can run the problem."""
     dims = [*OPS[kernel.op].problems, *({"rows": rows, "columns": columns} for rows, columns in MORE)]
     runs = []
     for turn, (dtype, sm) in enumerate(TARGETS):

@@ -115,7 +115,7 @@ def test_rows_at_another_limit_or_clock_or_of_a_mig_slice_do_not_count_as_measur
 
 def test_abandoning_a_problem_closes_its_measurement_block(tmp_path):
     class Refusing(WorkerClient):
-        """Lose the worker after two rows; its successor lacks the memory for the inputs."""
+        """Lose the worker after two rows. Its successor lacks the memory for the inputs."""
 
         rows = 0
 

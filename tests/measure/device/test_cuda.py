@@ -1,4 +1,4 @@
-"""Test the real CUDA device with kernels of known time and result; skipped without a GPU."""
+"""Test the real CUDA device with kernels of known time and result. These tests need a GPU."""
 
 import pytest
 

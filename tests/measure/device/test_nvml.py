@@ -1,4 +1,4 @@
-"""Test which GPU is measured; test_cuda.py tests the sensors, which need a real GPU."""
+"""Test which GPU is measured. The tests in test_cuda.py check the sensors, which need a real GPU."""
 
 import pytest
 

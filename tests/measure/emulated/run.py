@@ -1,4 +1,4 @@
-"""Measure the cases read as JSON on the emulated CUDA driver and print JSON; the parent process compiles."""
+"""Measure the cases read as JSON on the emulated CUDA driver and print JSON. The parent process compiles."""
 
 import json
 import sys

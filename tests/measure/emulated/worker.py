@@ -1,4 +1,4 @@
-"""Measuring process on the emulated driver; a file holds the code that its parent compiled."""
+"""Measuring process on the emulated driver. A file holds the code that its parent compiled."""
 
 import json
 import os

@@ -17,7 +17,7 @@ def few_trees(monkeypatch):
 
 
 def costs(seed: int) -> np.ndarray:
-    """Return time and energy over the space. A middle tile is best; a flag costs time and saves energy."""
+    """Return time and energy over the space. A middle tile is best. A flag costs time and saves energy."""
     rough = np.random.default_rng(seed)
     x, y, unroll, flag = np.log2(np.maximum(TUNABLES, 0.5)).T
     time_s = 1e-3 * np.exp(0.3 * (x + y - 5.0) ** 2 + 0.1 * (unroll - 2.0) ** 2 + 0.2 * flag)

@@ -84,7 +84,7 @@ def test_emulator_runs_only_the_selected_blocks():
 
 
 def loop(trips: str) -> str:
-    """Return a kernel with a counting loop; `trips` is code that sets %r5, a thread's number of trips."""
+    """Return a kernel with a counting loop. `trips` is code that sets %r5, a thread's number of trips."""
     return f"""{GLOBAL_THREAD} {trips}
       mov.u32 %r6, 0; mov.u32 %r7, 0; setp.eq.u32 %p1, %r5, 0; @%p1 bra OUT;
       LOOP: add.u32 %r7, %r7, %r6; add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, %r5; @%p2 bra LOOP;

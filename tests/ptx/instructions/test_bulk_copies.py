@@ -16,7 +16,7 @@ ADD_ONE = HEAD + beside(__file__, "add_one.cu")
 def add_one(
     source: str, corner: tuple[int, int], swizzle: int, kind: str = "u16"
 ) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """Add one to a box of a matrix by bulk copies; return the matrix, the stored result and the counts."""
+    """Add one to a box of a matrix by bulk copies. Return the matrix, the stored result and the counts."""
     matrix, out = np.arange(40 * 104, dtype=np.uint16).reshape(40, 104), np.zeros((40, 104), np.uint16)
     maps = [TensorMap(name, kind, (104, 40), (208,), (swizzle // 2 or 64, 16), swizzle) for name in ("x", "o")]
     bytes_ = (swizzle // 2 or 64) * 16 * 2
@@ -53,7 +53,7 @@ ROW = HEAD + beside(__file__, "bulk_copies_row.cu")
 
 
 def rows(bytes_: int = 256, x: int = 64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Copy a row through shared memory and add it to the output; return the row and the output before and after."""
+    """Copy a row through shared memory and add it to the output. Return the row and the output before and after."""
     rng = np.random.default_rng(0)
     values, out = rng.integers(-99, 99, x, np.int32), rng.integers(-99, 99, 64, np.int32)
     before = out.copy()
@@ -105,7 +105,7 @@ SOURCE = beside(__file__, "made_tensor_map.cu")
 
 
 def load_by_made_map(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Run the kernel with a part of it replaced; return the matrix, the tensor map and the loaded tile."""
+    """Run the kernel with a part of it replaced. Return the matrix, the tensor map and the loaded tile."""
     assert old in SOURCE
     x, made = np.arange(24 * 40, dtype=np.int16).reshape(24, 40), np.zeros(128, np.uint8)
     out = np.zeros((16, 4, 8), np.int16)

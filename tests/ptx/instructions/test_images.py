@@ -33,7 +33,7 @@ def reference_index(i: int, n: int, sampler: Sampler) -> int | None:
 
 
 def reference_fetch(texels: np.ndarray, sampler: Sampler, places: Sequence[float]) -> np.ndarray:
-    """Return one fetched value; `texels` has shape ([z,] [y,] x, channels), and `places` starts with x."""
+    """Return one fetched value. `texels` has shape ([z,] [y,] x, channels), and `places` starts with x."""
     axes = []
     for place, n in zip(places, texels.shape[-2::-1], strict=False):
         x = float(place) * n if sampler.normalized else float(place)
@@ -59,7 +59,7 @@ def reference_fetches(texels: np.ndarray, sampler: Sampler, places: Sequence[np.
 def fetch(
     instruction: str, image: Image, data: np.ndarray, inputs: Sequence[np.ndarray], result: str = "f32", **options: Any
 ) -> tuple[np.ndarray, Counts]:
-    """Return the texels (lanes, 4); the instruction names its result {d}, the image {t} and inputs {0}, {1}, ..."""
+    """Return the texels (lanes, 4). The instruction names its result {d}, the image {t} and inputs {0}, {1}, ..."""
     names = [f"in{i}" for i in range(len(inputs))]
     lines = ["mov.u32 %r0, %tid.x; mul.wide.u32 %rd2, %r0, 4; ld.param.u64 %rd0, [t];"]
     for i, name in enumerate(names):

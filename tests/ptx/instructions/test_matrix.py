@@ -293,7 +293,7 @@ MOVE = beside(__file__, "move.cu")
 
 
 def load_matrices(number: int, trans: bool, rows: np.ndarray, arch: str) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """Load matrices in three blocks of two warps from byte offsets per thread; return data, registers and counts."""
+    """Load matrices in three blocks of two warps from byte offsets per thread. Return data, registers and counts."""
     x = np.arange(3 * 2048, dtype=np.uint16)
     out = np.zeros((3, 2, 32, number), np.uint32)
     source = MOVE.format(

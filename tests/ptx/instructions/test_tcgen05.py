@@ -63,7 +63,7 @@ def run(
     columns: int = 512,
     mutate: Callable[[str], str] = str,
 ) -> tuple[np.ndarray, Counts]:
-    """Run a body; return the words of each thread (128, n) and the counts."""
+    """Run a body. Return the words of each thread (128, n) and the counts."""
     image = np.zeros(16, np.uint8) if image is None else image
     count = words.shape[1]
     out = np.zeros((128, count), np.uint32)

@@ -148,7 +148,7 @@ def test_barrier_can_reduce_a_predicate():
 
 
 def atomic(text: str, start: int, kind: str = "u32", threads: int = 64) -> tuple[int, list[int], dict[str, int]]:
-    """Run one atomic by every thread on one word; return the final word and each thread's result."""
+    """Run one atomic by every thread on one word. Return the final word and each thread's result."""
     word, out = np.array([start], "u4"), np.zeros(threads, np.uint32)
     body = f"""mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [w]; {text}
       ld.param.u64 %rd3, [o]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd3, %rd2; st.global.u32 [%rd3], %r2;"""

@@ -23,7 +23,7 @@ def pack(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def draw(kind: str, shape: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a matrix; return its numbers and its row-major memory contents."""
+    """Draw a matrix. Return its numbers and its row-major memory contents."""
     random = np.random.default_rng(seed)
     if kind in ("s8", "u8", "s4", "u4", "b1", "s32"):
         bits = int(kind[1:])
@@ -55,7 +55,7 @@ def fragment(kind: str, operand: str, m: int, n: int, k: int) -> int:
 def multiply(
     m: int, n: int, k: int, types: tuple[str, str, str, str], layouts: str, suffix: str = ""
 ) -> tuple[Any, Any, Any]:
-    """Return D, NumPy's A B + C, and the counts; `layouts` holds `r` or `c` for a, b, c and d."""
+    """Return D, NumPy's A B + C, and the counts. `layouts` holds `r` or `c` for a, b, c and d."""
     d, a, b, c = types
     names = {"r": "row", "c": "col"}
     shape = f"m{m}n{n}k{k}"

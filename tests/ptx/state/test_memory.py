@@ -14,7 +14,7 @@ THREAD = "mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [x];"
 
 
 def read(address: str, load: str, **options: object) -> Counts:
-    """Return the counts of one load by 32 lanes; `address` sets %rd2 from the lane number %r1 and the buffer %rd1."""
+    """Return the counts of one load by 32 lanes. `address` sets %rd2 from the lane number %r1 and the buffer %rd1."""
     buffer = np.zeros(1 << 16, np.uint8)
     return run(THREAD + address + load, "u64 x", ["x"], {"x": buffer}, **options)  # type: ignore[arg-type]
 

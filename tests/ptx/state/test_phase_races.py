@@ -16,7 +16,7 @@ RELEASE = """        int value = in[s][63 - t];
 
 
 def pipeline(old: str = "", new: str = "", check_races: bool = True) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """Run the pipeline with a part of it replaced; return the expected result, the result and the counts."""
+    """Run the pipeline with a part of it replaced. Return the expected result, the result and the counts."""
     assert old in PIPELINE
     x = np.arange(CHUNKS * WORDS, dtype=np.int32).reshape(CHUNKS, WORDS)
     out = np.zeros_like(x)

@@ -30,7 +30,7 @@ SHAPE = {"m": 4096, "n": 4096, "k": 4096}
 
 
 def test_random_answers_obey_physical_limits():
-    """The deep profile asks all 500 questions; other runs ask some of them, selected by the seed."""
+    """The deep profile asks all 500 questions. Other runs ask some of them, selected by the seed."""
     broken = {question: laws for question, laws in answered(Recommender([]), 500 if DEEP else 40, 7) if laws}
     assert broken == {}
 

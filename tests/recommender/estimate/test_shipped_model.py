@@ -137,7 +137,7 @@ def warnings_of(context: Context) -> list[str]:
 
 
 def trained_on(folder: Path, *cards: str) -> Path:
-    """Train on rows that are slower than the shipped model by a constant factor; return the database."""
+    """Train on rows that are slower than the shipped model by a constant factor. Return the database."""
     path, shipped = folder / "all.duckdb", Context([])
     rows = []
     for size, gpu in product(range(256, 256 + 10 * 256, 256), cards):

@@ -62,7 +62,7 @@ def _baseline_seconds(recommender: Recommender, gpu: GPU, layers: Sequence[Layer
 
 
 def _requests(name: str, batches: Sequence[int], dtype: str | None) -> Iterator[tuple[NetworkRequest, Sequence[Layer]]]:
-    """Yield a request and its layers for each batch; stop at the first batch with a dimension that is too large."""
+    """Yield a request and its layers for each batch. Stop at the first batch with a dimension that is too large."""
     for batch in batches:
         request = NetworkRequest(name, batch=batch, dtype=dtype)
         try:
@@ -74,7 +74,7 @@ def _requests(name: str, batches: Sequence[int], dtype: str | None) -> Iterator[
 def _answers(
     recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int], dtype: str | None
 ) -> Iterator[NetworkAnswer]:
-    """Yield the answers for ascending batches; stop at the first batch with which no layer can run."""
+    """Yield the answers for ascending batches. Stop at the first batch with which no layer can run."""
     query = Query(Objective.LATENCY, power_limit_w=gpu.tdp_w)
     requests = list(_requests(name, batches, dtype))
     for place, (request, _) in enumerate(requests):

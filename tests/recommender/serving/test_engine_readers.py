@@ -44,7 +44,7 @@ BEST = {
 
 
 def own_answers(engine: str, requests: list[list[Any]], folder: Path, tuned: Path) -> list[Any]:
-    """Return the answers of an engine's own modules; skip the test if they are not installed."""
+    """Return the answers of an engine's own modules. Skip the test if they are not installed."""
     if find_spec(engine) is None or find_spec("torch") is None:
         pytest.skip(f"torch and {engine} are not installed: its own reader did not read the files")
     if not version(engine).startswith(KNOWN[engine]):

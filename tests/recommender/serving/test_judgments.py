@@ -1,4 +1,4 @@
-"""Test the judgments of autotuners' files: GPU, versions, limits, times, and other files with the same problem."""
+"""Test the judgments of autotuners' files: GPU, versions, limits, times, and duplicate files for a problem."""
 
 import json
 from pathlib import Path

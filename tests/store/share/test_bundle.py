@@ -44,7 +44,7 @@ def own(tmp_path):
 
 
 def bundled(own: Path, place: Place, selection: Selection | None = None, signer: Signer | None = None) -> Manifest:
-    """Return the manifest of a bundle of a database; the default signer uses a key stored beside the database."""
+    """Return the manifest of a bundle of a database. The default signer uses a key stored beside the database."""
     if not (key := own.parent / "default key").exists():
         make_key(key)
     (folder := own.parent / "segments of the bundle").mkdir(exist_ok=True)
@@ -142,7 +142,7 @@ def test_segment_that_contradicts_its_hash_is_refused(own, tmp_path, refuses):
     ],
 )
 def test_untrusted_rows_are_checked(own, tmp_path, query, says):
-    """The segment's hash and the manifest are valid; only the rows are wrong."""
+    """The segment's hash and the manifest are valid. Only the rows are wrong."""
 
     def forge(document: dict) -> None:
         (segment,) = (each for each in document["segments"] if each["table"] == "measurement")

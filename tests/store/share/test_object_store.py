@@ -27,7 +27,7 @@ from tests.helpers.sharing import Person, measurement, sessions
 
 @contextmanager
 def bucket(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Run a local S3 server (moto) with a bucket `team`; yield the environment variables for its clients."""
+    """Run a local S3 server (moto) with a bucket `team`. Yield the environment variables for its clients."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"

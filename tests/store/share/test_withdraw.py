@@ -17,7 +17,7 @@ from tests.helpers.sharing import Person, measurements, merge, sessions
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """Create a folder to which Alice pushed Monday's measurements; Bob trusts her key and has pulled."""
+    """Create a folder to which Alice pushed Monday's measurements. Bob trusts her key and has pulled."""
     base = tmp_path_factory.mktemp("withdrawn")
     alice, bob = Person(base / "alice"), Person(base / "bob")
     (base / "team").mkdir()

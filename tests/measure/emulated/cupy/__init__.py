@@ -1,4 +1,4 @@
-"""Emulation of the CuPy functions that the CUDA device uses, with NumPy and the PTX emulator; time is simulated."""
+"""Emulation of the CuPy functions that the CUDA device uses, with NumPy and the PTX emulator. Time is simulated."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Emulated NVML for one GPU; a file holds its state, which therefore outlives processes as on a real GPU."""
+"""Emulated NVML for one GPU. A file holds its state, which therefore outlives processes as on a real GPU."""
 
 import json
 import os

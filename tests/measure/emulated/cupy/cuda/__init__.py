@@ -1,4 +1,4 @@
-"""Emulated driver, runtime, events and streams; each launch takes 100 us of simulated time."""
+"""Emulated driver, runtime, events and streams. Each launch takes 100 us of simulated time."""
 
 import ctypes
 
