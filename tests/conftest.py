@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROTATION = "KERNREC_TEST_ROTATION"
 """Environment variable: a text that selects the cases of `every(n)`, or `all`. The default is the commit."""
 HAS_DRIVER = Path("/dev/nvidiactl").exists()
-"""Whether this machine has an NVIDIA driver: then all cases of tests marked `gpu` run."""
+"""True if this machine has an NVIDIA driver, so that all cases of tests marked `gpu` run."""
 ALWAYS_SKIPPED = re.compile(
     r"GPU|NVIDIA driver|cudaError|Chromium|playwright|torch|shared.data|superuser|root|win32|Triton is installed",
     re.IGNORECASE,
@@ -66,7 +66,7 @@ def commit() -> str:
         return ""
 
 
-os.environ.setdefault(ROTATION, commit())  # child processes inherit it and select the same cases
+os.environ.setdefault(ROTATION, commit())  # child processes must select the same cases
 
 # A shell that starts the tests in the background makes them and their children ignore interrupts.
 if threading.current_thread() is threading.main_thread():

@@ -72,7 +72,7 @@ def test_bundle_contains_no_user_machine_or_folder_names(contributed, tmp_path):
     for part in tmp_path.rglob("*"):
         if part.is_file():
             texts.append(part.read_bytes())
-        if part.suffix == ".parquet":  # Parquet is compressed, so private names would not show in its bytes
+        if part.suffix == ".parquet":  # compressed Parquet would hide private names
             texts += [repr(row).encode() for row in duckdb.sql(f"FROM read_parquet('{part}')").fetchall()]
     assert not {name for name in private for text in texts if name.encode() in text}
 

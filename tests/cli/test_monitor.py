@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from kernrec.measure import monitor
 class Clock:
-    # Five milliseconds later at every look, so that energy and time agree however late the process gets to run.
+    # The clock advances 5 ms per reading, so that energy and time agree even if the process runs late.
     now = 0.0
     def monotonic(self):
         self.now += 0.005

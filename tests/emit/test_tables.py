@@ -56,7 +56,7 @@ def test_expert_file_has_the_best_config_per_token_count(refuses):
     recommended = []
     for name, shape in (("a", "m=64,n=512,k=512"), ("b", "m=64,n=512,k=64"), ("c", "m=512,n=512,k=64")):
         answer = Recommender([]).answer(Request("a100", None, "matmul_triton", shape, query=Query("latency")))
-        kernel = answer.best.kernel  # drop `unaligned` below: vLLM has no field for it
+        kernel = answer.best.kernel  # vLLM has no field for `unaligned`, dropped below
         own = replace(kernel, name=name, tunables=tuple(t for t in kernel.tunables if t.name != "unaligned"))
         recommended.append(replace(answer, recommendations=(replace(answer.best, kernel=own),)))
     (path,) = emit(recommended, "vllm:e=8,n=512,m=2 * m,device=NVIDIA A100-SXM4-80GB").items()

@@ -1,4 +1,4 @@
-"""Runs `kernrec` in this process or another, with the search path of the tests."""
+"""Run `kernrec` in this process or in another process, with the search path of the tests."""
 
 import io
 import os

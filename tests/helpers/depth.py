@@ -5,7 +5,7 @@ import os
 from hypothesis import settings
 
 DEEP = os.environ.get("KERNREC_TEST_PROFILE") == "deep"
-"""Whether tests draw more examples, and tests marked `deep` run."""
+"""True if tests draw more examples, and tests marked `deep` run."""
 
 
 def few_examples(count: int) -> settings:

@@ -1,4 +1,4 @@
-"""Runs kernels through CuPy on this machine's GPU, or through a stand-in for CuPy on the emulator. The stand-in uses
+"""Run kernels through CuPy on this machine's GPU, or through a stand-in for CuPy on the emulator. The stand-in uses
 kernrec's own driver library, because CuPy's wheels contain the CUDA runtime and cannot load another one."""
 
 import ctypes

@@ -21,7 +21,7 @@ def sections(path: Path) -> dict[str, list[str]]:
 
 
 class Refuses:
-    """Runs calls that must raise a one-line error, and stores the messages."""
+    """Run calls that must raise a one-line error, and store the messages."""
 
     def __init__(self, folder: Path, temporary: Path) -> None:
         self.messages: list[str] = []

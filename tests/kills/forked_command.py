@@ -1,5 +1,5 @@
-"""Runs a `kernrec` command in a fork of this process, which has imported the command's modules: starting Python takes
-two thirds of a short command's time, and a kill during that time damages nothing."""
+"""Run a `kernrec` command in a fork of this process, which has imported the command's modules. Starting Python takes
+two thirds of a short command's time, and a kill during the start would test nothing."""
 
 import os
 import signal

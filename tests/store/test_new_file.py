@@ -28,7 +28,7 @@ from pathlib import Path
 from kernrec.store import schema
 
 folder = Path(sys.argv[1])
-schema.make_file(folder / "whole")  # what the others copy is made once
+schema.make_file(folder / "whole")  # caches the content of a new database
 whole = (folder / "whole").read_bytes()
 (folder / "whole").unlink()
 
@@ -53,7 +53,7 @@ for number in range(1, 1000):
         killed_at(number, path)
     status = os.waitpid(child, 0)[1]
     left = "nothing" if not path.exists() else "whole" if path.read_bytes() == whole else "half"
-    if left == "nothing":  # what was left beside it is in nobody's way
+    if left == "nothing":  # leftover temporary files must not prevent a new file
         schema.make_file(path)
         assert path.read_bytes() == whole
     print(os.waitstatus_to_exitcode(status), left)
@@ -76,7 +76,7 @@ children = []
 for _ in range(8):
     if not (child := os.fork()):
         os.close(start)
-        os.read(waiting, 1)  # until the parent closes its end
+        os.read(waiting, 1)  # until the parent closes the pipe
         schema.make_file(path)
         os._exit(path.read_bytes() != whole)
     children.append(child)

@@ -48,7 +48,7 @@ def test_calibration_recovers_and_stores_known_coefficients():
     calibration = fitted.calibration
     assert calibration is not None
     for name, value in KNOWN.items():
-        # Board, leakage and clock tree energy all grow with time, so that little distinguishes them.
+        # Board, leakage and clock tree energy all grow with time, so a fit can hardly separate these energies.
         assert getattr(calibration, name) == pytest.approx(value, rel=0.15 if name == "static_power" else 0.05), name
     assert (calibration.arch, calibration.problems, calibration.gpus) == (RTX4090, 10, ("rtx4090",))
     for before, after in (calibration.time_factor, calibration.energy_factor):

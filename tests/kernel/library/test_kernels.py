@@ -230,7 +230,7 @@ def test_each_architecture_has_dozens_of_variants_with_fast_profiles(name):
 
 
 HUNGRY = [
-    # columns: kernel, values of its tunables, dtype, layout, sm, maximum registers
+    # columns: kernel, tunable values, dtype, layout, sm, maximum registers
     *(
         ("matmul_mma", values, "f16", layout, 86, most)
         for layout in find_kernel("matmul_mma").layouts

@@ -43,7 +43,7 @@ def test_interval_from_few_groups_includes_the_analytical_model_error():
     exact = [calibrate(np.zeros(5 * n), np.repeat(np.arange(n), 5), "GPU").width for n in range(1, 9)]
     assert all(a > b for a, b in pairwise([math.log(INTERVAL), *exact]))  # groups with small errors narrow the interval
     wrong = [calibrate(np.full(5 * n, 2.0), np.repeat(np.arange(n), 5), "GPU").width for n in range(1, 9)]
-    assert all(width == pytest.approx(2.0, abs=0.01) for width in wrong)  # groups with large errors do not narrow it
+    assert all(width == pytest.approx(2.0, abs=0.01) for width in wrong)  # large errors do not narrow the interval
     few, enough = (calibrate(*simulated_residuals(draw, n, 50), "problem") for n in (8, 9))
     assert (few.pooled, enough.pooled) == (True, False)
     assert few.summary == "8 held-out problems and the analytical model; 9 would be enough without it"

@@ -20,7 +20,7 @@ LATENCY = 1e-3 * (1.0 + 0.05 * (A.ravel() - 7.0) ** 2 + 0.03 * (B.ravel() - 3.0)
 POWER = 150.0 + 12.0 * A.ravel() + 4.0 * B.ravel()
 ENERGY = LATENCY * POWER
 ABLE = np.arange(len(ENERGY)) % 17 > 0
-"""Whether each config can run."""
+"""True for each config that can run."""
 
 
 def guide(weights: tuple[float, float] | None) -> EnergyGuide:

@@ -324,6 +324,6 @@ def test_implementation_of_a_known_op_needs_no_problem_definition(folder, tmp_pa
     problem = kernel.definition.problem(rows=4096, columns=4096)
     whole = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE)
     assert (whole.profiled, whole.failed) == (2, ())
-    # Reading 64 MiB once takes at least the memory's time. A warp per row with loads in flight comes close to it.
+    # Reading 64 MiB takes at least bytes / bandwidth. A warp per row with loads in flight comes close to this time.
     least_s = problem.bytes / GPU.memory_bandwidth
     assert least_s < whole.answer.best.latency_s.value < 2 * least_s

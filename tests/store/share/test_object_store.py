@@ -92,7 +92,7 @@ def test_bucket_can_be_pushed_and_pulled(s3, tmp_path, monkeypatch):
 def test_unreachable_server_is_reported_in_one_line(monkeypatch):
     pytest.importorskip("obstore", reason="the extra `remote` is not installed")
     monkeypatch.setattr("kernrec.store.share.servers._RETRY", {"max_retries": 0})
-    with socket.socket() as taken:  # nobody listens on this port, but it is taken
+    with socket.socket() as taken:  # this port is in use, but nobody listens
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(KernrecError, match=f"^{url}/team: {url} does not answer$"):
