@@ -3,9 +3,9 @@
 Predicted recommendations rank by expected cost. A predicted rank is ambiguous if the 90 % intervals of two neighbors
 overlap. Measured recommendations share a rank if their intervals overlap the interval of the best of them.
 
-The intervals of predictions exclude errors that the compared configs share. The error of a config is the sum of an
-individual error, an error of its kernel and an error of all kernels (see `contenders`). Within a kernel, only the
-individual error counts. Between kernels, the individual error and the error of the kernel count.
+A prediction's error is the sum of three errors: of the config, of its kernel and of all kernels (see `contenders`).
+Intervals contain only errors that the compared configs do not share. Within a kernel, only the error of the config
+counts. Between kernels, the errors of the config and of the kernel count.
 """
 
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def described(
     alike: Sequence[int] | None = None,
     beside: Sequence[Picked] = (),
 ) -> list[Any]:
-    """Return costs, properties and rank of each candidate in `picked` and `beside`, then the costs of the fastest."""
+    """Return costs, properties and rank of each candidate in `picked` and `beside`, then of the fastest candidate."""
     every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
     ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
     rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which, SOURCES)
@@ -102,7 +102,7 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """Return the largest energy saving of a config at an operating point where the config is no slower.
+    """Return the largest energy saving by another operating point that does not slow down the config.
 
     Return None if the saving is too small to mention, or if the query sets a power limit or clock.
     """

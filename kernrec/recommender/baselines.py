@@ -171,8 +171,8 @@ def baselines_of(
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in (model.predict(problem) if model else ()) if is_number(each)])
     recorded = list(recordings.published(predictions, backends))
-    # A recording replaces all predictions for its backend. A recording of a variant of the backend, such as static
-    # scales, replaces only the prediction for this variant.
+    # A recording replaces all predictions for its backend. If the recording has a variant, such as `static scales`, the
+    # recording replaces only the prediction for the same variant.
     exact = {(row.backend, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
         each
@@ -207,7 +207,7 @@ def baselines_of(
 def _limited_by_more_rows(
     context: "GpuContext", by_physics: "BaselinePrediction", problem: Problem
 ) -> "BaselinePrediction":
-    """Reduce the predicted latency of a matmul with few rows to at most its learned latency with `FEW_ROWS` rows."""
+    """Limit the predicted latency of a matmul with few rows to the learned latency for `FEW_ROWS` rows."""
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)
@@ -228,7 +228,7 @@ def _of_versions(
 ) -> "tuple[list[BaselinePrediction], list[tuple[RecordedBaseline, BaselinePrediction]]]":
     """Return predictions and recordings for each `backend@version` in `versions`.
 
-    Each of these has recordings or a prediction. Recordings of a `backend@version` in `ignored` are skipped.
+    A version with recordings gets no prediction. Recordings of a `backend@version` in `ignored` are skipped.
     """
     recordings = Recordings.of(problem, model.gpu, ignored)
     recorded = list(recordings.published((), tuple(versions)))
@@ -316,7 +316,7 @@ def _baseline(
         energy_source = source if power.source == Source.LEARNED else power.source
         ends = latency.low * power.low, latency.high * power.high
         energy = Estimate(latency.value * power.value, *ends, energy_source)
-    # Only data in L2 explains a latency below the DRAM time. L2 must then hold enough of the data.
+    # A latency below the DRAM time means that the data was in L2, if L2 is large enough.
     cached = latency.value < cold_seconds(problem, gpu) and gpu.l2_bytes > _CACHED_SHARE * problem.bytes
     return Baseline(
         backend=predicted.backend,

@@ -48,7 +48,7 @@ class KernelCandidates:
         self._places = slice(kernel.column + self._start, kernel.column + end)
         """Slice of the candidates in the arrays of `RankedSpace`, which cover all kernels and problems."""
         self.table, self.rows, self.measured_rows = kernel.table, kernel.rows[self._start : end], kernel.measured[0]
-        """`rows`: index of each candidate in the config space. `measured_rows`: database rows about the kernel."""
+        """Table of the kernel's configs, index of each candidate in the table, and the kernel's measurements."""
         self.ran = kernel.trained or kernel.is_measured
         """Whether the kernel was measured on this GPU, or has a model that was trained on such measurements."""
         self.heuristic = kernel.heuristics[self._problem] or 0
@@ -127,7 +127,7 @@ class KernelCandidates:
 
     @cached_property
     def limited(self) -> LimitedCosts:
-        """Costs of the candidates according to the analytical model, (points, C)."""
+        """Costs that the analytical model predicts under each power limit, as arrays of shape (points, candidates)."""
         return self._ranked.limited.at(self._set.point_range).part(self._places)
 
     @cached_property
@@ -169,7 +169,7 @@ class CandidateSet:
         self.point_range = slice(points.start, points.stop)
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
         self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
-        """Argument for the engine: index of the problem, then first and end index of kernels and operating points."""
+        """Argument for the engine: index of the problem, range of kernels, and range of operating points."""
         self.starts = [0]
         """Index of the first candidate of each kernel that has candidates, then the number of all candidates."""
         self.every_kernel: Sequence[RankedKernel] = ranked.kernels[self._numbers.start : self._numbers.stop]
@@ -250,7 +250,7 @@ class CandidateSet:
 
     @property
     def fastest_kernel(self) -> tuple[Kernel, float]:
-        """Kernel of the `fastest` candidate, and its latency in seconds."""
+        """Kernel of the `fastest` candidate, and the candidate's latency in seconds."""
         number, latency_s = self.ranked.ranking.fastest_kernel(self.part)
         return self.ranked.kernels[number].table.kernel, latency_s
 

@@ -133,7 +133,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
     Errors on two problems are correlated if the problems have similar sizes and the contenders are similar.
     """
-    # `columns[term][dimension]` is the index of a feature. A term is a kernel, or a value of a kernel's tunable.
+    # Index of each feature, keyed by (kernel,) or (kernel, tunable, value), then by dimension of the problem.
     columns: dict[tuple[object, ...], dict[str, int]] = {}
     width = 0
     entries = []
@@ -179,7 +179,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _tree_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return the inputs of decision trees for each problem, (C, columns), or None for all if any problem has none."""
+    """Return decision-tree inputs (contenders, inputs) of each problem, or a list of None if any inputs are missing."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)

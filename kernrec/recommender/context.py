@@ -89,7 +89,7 @@ class Context:
     def calls(self, name: str) -> list[Kernel]:
         """Return the newest version of a user's kernel, then all other versions with the same source.
 
-        Their specs differ. For example, each captured call of a Triton function has its own spec.
+        For example, kernrec stores each captured call of a Triton function as a version.
         """
         if name in kernel_names():
             return []
@@ -138,7 +138,7 @@ class GpuContext:
         self._tables: dict[tuple[str, str, str, str], StaticTable] = {}
         self._of_op: dict[Kind, tuple[StaticTable, ...]] = {}
         self._spaces: dict[tuple[StaticTable, ...], Space] = {}
-        """Cached spaces, keyed by static tables. They contain no measurements, so that many problems can share them."""
+        """Config spaces, keyed by static tables. Spaces contain no measurements, so many problems share a space."""
 
     def evidence(self, problem: Problem, kernels: Sequence[str]) -> Evidence:
         """Return measurements and failures of the named kernels on a problem and on equivalent problems.

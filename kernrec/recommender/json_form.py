@@ -91,7 +91,7 @@ class Alias(Generic[_Value]):
 
 
 class OfPart(Alias[_Value]):
-    """`Alias` that returns `otherwise` if a part is None, such as `measurement` in `measurement.sessions`."""
+    """`Alias` for a path such as `measurement.sessions` that returns `otherwise` if `measurement` is None."""
 
     def __init__(self, doc: str, path: str, otherwise: _Value) -> None:
         super().__init__(doc, path)

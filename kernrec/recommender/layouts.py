@@ -111,7 +111,7 @@ def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...
             kernel, latency_s = candidates.fastest_kernel
             if latency_s < best_s and lacks(problem, kernel, gpu):
                 best_s, chosen = latency_s, other
-    # If the chosen layout has every kernel of the default layout, no kernel of the default layout can be faster.
+    # The default layout cannot be faster if all its kernels also support the chosen layout.
     if chosen is not problem and _names(chosen, gpu.sm) >= _names(problem, gpu.sm):
         return chosen
     default = yield problem
@@ -167,7 +167,7 @@ def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterato
 def _of_missing_kernels(
     context: GpuContext, problem: Problem, other: Problem, point: OperatingPoint
 ) -> CandidateSet | None:
-    """Return candidates of kernels that run in the layout of `other` but not of `problem`, or None."""
+    """Return the candidates of all kernels that can run `other` but not `problem`, or None if there are none."""
     try:
         tables = [t for t in context.tables(other) if lacks(problem, t.kernel, context.gpu)]
     except KernrecError:

@@ -85,7 +85,7 @@ def answer_many(
 
     Args:
         dims: sizes keyed by dimension: one number for all shapes, or a sequence with one number per shape.
-        query: objective (`latency`, `energy` or `edp`), power limit and clock, without bounds.
+        query: query with the objective `latency`, `energy` or `edp`. Bounds and sweeps are refused.
         kind: keyword arguments `dtype` and `layout` for all shapes. The defaults are as in `Request`.
     """
     if query.objective is Objective.PARETO:

@@ -35,7 +35,7 @@ LONGER = 1.02
 """Minimum ratio of the time in long runs to the time in short runs that deserves a note."""
 
 BEYOND_LIMIT = 1.01
-"""Ratio of power draw to power limit up to which a draw above the limit counts as a rounding error."""
+"""Maximum ratio of power draw to power limit that counts as a rounding error."""
 
 
 def sources_of(recommendations: Iterable[Recommendation]) -> set[str]:
@@ -283,7 +283,7 @@ def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[st
 
 
 def _extrapolated(considered: KernelCandidates, metric: str) -> tuple[int, float]:
-    """Return the number of configs with instructions that `metric` counts, and the maximum fraction of these."""
+    """Return the number of configs with extrapolated instructions, and the highest fraction of such instructions."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         left_out, issued = (launch.profiles.column(name) for name in (metric, "issue"))
@@ -300,7 +300,7 @@ def _source_of_counts(profiles: ProfileTable) -> str:
     return f"Instructions: counts from machine code{rest}."
 
 
-_WHOLE = 0.995  # Above this fraction, a note would round the rest to 0 %.
+_WHOLE = 0.995  # A note would round a smaller share of PTX counts to 0 %.
 
 
 def _configs(count: int) -> str:

@@ -87,7 +87,7 @@ class Recordings:
         )  # fmt: skip
 
     def ordered(self, predictions: Sequence["BaselinePrediction"]) -> tuple["BaselinePrediction", ...]:
-        """Keep predicted latencies between the recorded times for fewer and for more items."""
+        """Limit predicted latencies to the range between recorded times of smaller problems and of larger problems."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each)) for each in predictions])

@@ -58,7 +58,7 @@ class RankedKernel:
         forms: problems, converted to the kernel's op.
         costs: the engine's `Costs` of all kernels.
         number: index of the kernel in `costs`.
-        counted: element `number` of `costs.kernels`.
+        counted: values of `starts`, `heuristics` and `counts`.
         column: index of the kernel's first config among the configs of all kernels.
         measured: measured rows at each operating point.
         learned: trained model or None, and whether it was trained on recordings of this kernel on this GPU.
@@ -176,9 +176,9 @@ class RankedSpace:
     def _references_of(
         self, problem: Problem, learned: bool
     ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
-        """Return the times of the fastest baseline and of a physical model (or None), and numbers for the engine.
+        """Return the reference times of the fastest baseline and of a physical model, and arguments for the engine.
 
-        The physical model is used if there is no baseline and if `learned` is true.
+        A missing reference time is None. The physical model is used only if `learned` is true and no baseline exists.
         """
         baseline, derived = reference_of(self.space, problem), None
         recorded = by_physics = nan, nan, inf
@@ -195,9 +195,9 @@ class RankedSpace:
         """Replace the costs of a kernel's measured candidates, and scale the costs of its other candidates.
 
         Args:
-            values, kind, kinds: as in `Costs`, with shapes (3, points, C), (2, points, C) and (2, 4, K).
-            scored: indices of the N candidates that the trained model evaluated.
-            features: features of the N candidates, (N, F).
+            values, kind, kinds: arguments of `Costs`.
+            scored: indices of the candidates that the trained model evaluated.
+            features: features of the candidates in `scored`, (len(scored), features).
 
         Returns:
             New `values`, `kind` and `kinds`.
@@ -215,7 +215,7 @@ def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], 
 
 
 _PHYSICS = -2
-"""Origin of a reference time in the engine: -2 is a physical model, -1 a baseline, and from 0 a kernel's index."""
+"""Number of the physical model as the origin of a reference time. A baseline has -1, and a kernel its index."""
 
 
 def _with_measurements(

@@ -39,7 +39,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 20, 256
-"""Maximum numbers of cached answers, of cached candidate sets, and of additional sets for `prepare`.
+"""Maximum numbers of cached answers, of cached candidate sets, and of candidate sets that `prepare` caches.
 
 A set has about 160 KB. With many more sets, most queries would miss the processor's L2 cache.
 """
@@ -146,7 +146,7 @@ class Recommender:
         calls = [(kernel, request.problem_of(kernel)) for kernel in self.context.calls(request.kernel or "")]
         analyzed = [call for call in calls if on_gpu.context.find_profiles(*call)]
         if not analyzed:
-            return [self.answer(request)]  # `answer` raises an error about the missing analysis.
+            return [self.answer(request)]  # `answer` raises an error that names the missing profiles.
         return [on_gpu.answer_kernel(*call, request.query) for call in analyzed]
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
@@ -158,7 +158,7 @@ class Recommender:
 
 
 class GpuRecommender:
-    """Recommender for one GPU, one kind of input data and one state of L2. Queries must have the same conditions.
+    """Recommender for one GPU and one set of conditions: input data and state of L2. Queries must match the conditions.
 
     Call `Recommender.on` again for each request, because this class does not notice changes of a database.
     """
@@ -170,8 +170,7 @@ class GpuRecommender:
     def answer_op(self, problem: Problem, query: Query, fixed: bool | None = None) -> Answer:
         """Return the answer for a problem of an op, from a cache if possible.
 
-        `fixed` states whether the user fixed the layout. None keeps the problem's layout without comparing other
-        layouts.
+        Choose the layout if `fixed` is false. Otherwise keep the layout. Report faster layouts unless `fixed` is None.
         """
         fixed = fixed if len(problem.definition.layouts) > 1 else None
         if (cached := self._answers.use(key := (self.context, problem, query, fixed))) is not None:
@@ -235,7 +234,7 @@ class GpuRecommender:
     def answer_many(
         self, problems: Sequence[Problem], query: Query, fixed: bool = False
     ) -> "Iterator[tuple[Problem, CandidateSet | Answer | KernrecError]]":
-        """Yield each distinct problem with its candidates if it was estimated in a batch, or with an answer or error.
+        """Yield each distinct problem with its candidates, or with an answer or error if there are no candidates.
 
         Args:
             problems: problems of one op, data type and layout.
@@ -254,7 +253,7 @@ class GpuRecommender:
                 try:
                     yield original, sets.get(problem) or self.answer_op(problem, query)
                 except KernrecError as error:
-                    error.__traceback__ = error.__context__ = None  # A traceback keeps databases open.
+                    error.__traceback__ = error.__context__ = None  # A traceback would keep databases open.
                     yield original, error
 
     def _in_some_dtype(self, problem: Problem, query: Query) -> Answer:
@@ -322,7 +321,7 @@ class GpuRecommender:
                 self._sets.move_to_end(key)
             else:
                 distinct.append(each)
-        # Make room for new candidate sets, because a comparison of layouts or GPUs still needs the earlier sets.
+        # New candidate sets must not displace earlier sets, which a comparison of layouts or GPUs uses again.
         self._sets.most = max(self._sets.most, min(len(self._sets) + len(distinct), _MOST_SETS))
         for candidates in self.candidate_sets(distinct, points):
             if len(candidates):

@@ -70,7 +70,7 @@ KERNREC, MIXED = "kernrec", "mixed"
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Parse a sequence or comma-separated text. Return names of backends, and `KERNREC`, `MIXED` or an empty string.
+    """Parse names of backends. Return all names except `KERNREC` and `MIXED`, then either of these or an empty string.
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.
@@ -211,7 +211,7 @@ class Request:
 
 
 POWER_LIMITS = 8
-"""Number of power limits in a sweep. The highest is the GPU's maximum for one kernel, and its default for an op."""
+"""Number of power limits in a sweep. The highest is the default for a request about an op, or else the maximum."""
 CLOCKS = 8
 """Number of locked core clocks in a sweep, which ends at the boost clock."""
 CLOCK_STEP_HZ = 15e6

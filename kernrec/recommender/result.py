@@ -323,8 +323,8 @@ class Answer(JsonForm):
     def leading_baseline(self) -> "Baseline | None":
         """Best baseline that ranks before the top recommendation, or None if there is none.
 
-        A baseline ranks before the recommendation if the baseline costs less. A baseline that was recorded on this GPU
-        also ranks before if it costs less than the recommendation times `unsure`, unless the objective is `energy`.
+        A baseline ranks before the recommendation if the baseline costs less. For a baseline from recordings on this
+        GPU, first multiply the cost of the recommendation by `unsure`, unless the objective is `energy`.
         """
         if not self.recommendations:
             return None

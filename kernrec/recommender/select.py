@@ -43,9 +43,9 @@ def select(candidates: CandidateSet, query: Query) -> list[Picked]:
 
 
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
-    """Return the engine's picks. Raise `UsageError` if `picked` is a number, because no candidate satisfies the bounds.
+    """Return the engine's picks. Raise `UsageError` if no candidate satisfies the bounds.
 
-    The number is the lowest power of any candidate in watts, or NaN if no candidate has the requested source.
+    `picked` is then the lowest power of any candidate in watts, or NaN if no candidate has the requested source.
     """
     if not isinstance(picked, float):
         return picked

@@ -50,7 +50,7 @@ def _words(recommendation: Any) -> str:
 
 
 def text(caption: str, *tables: Rows) -> str:
-    """Return tables as text. The first row of each table is its heading."""
+    """Return a caption and tables as text. The first row of each table is the heading."""
     return f"{caption}\n" + "\n\n".join(map(_aligned, tables))
 
 

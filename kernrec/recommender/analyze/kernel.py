@@ -67,7 +67,7 @@ def _profile_promising(
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
-    """Return the predicted latency in seconds and energy in joules of each config, (C, 2). Unknown costs are NaN."""
+    """Return predicted latency (s) and energy (J) of each config, or NaN, as an array of shape (configs, 2)."""
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
     on_gpu = Recommender([profiler.database]).on(gpu, query.conditions)
@@ -133,7 +133,7 @@ def analyze(
         database: database in which to store the profiles. The function creates it if it does not exist.
 
     Raises:
-        UsageError: no config can run the problem, or the spec does not match the source.
+        UsageError: no config can run the problem, or the kernel's description does not match its source.
         KernrecError: no config could be profiled. The message gives the first reason.
     """
     start = time.monotonic()
@@ -170,7 +170,7 @@ def analyze(
     if before and not made:
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
-    # None stands for the user's database and for the measurements that other people shared.
+    # `Recommender(None)` reads the user's database, and also the measurements that other people shared.
     is_own = database.absolute() == paths.user_database().absolute()
     on_gpu = Recommender(None if is_own else [database]).on(gpu, query.conditions)
     if not on_gpu.context.find_profiles(kernel, problem):

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
 _HOPELESS = 24
-"""Number of failed configs after which profiling gives up if none has succeeded."""
+"""Number of failed configs after which profiling stops if no config has succeeded."""
 _STOPPED = 2
-"""Number of compilations that time out before profiling gives up if none has succeeded."""
+"""Number of compilation timeouts after which profiling stops if no config has succeeded."""
 
 Progress = Callable[[int, int], None]
 """Callback that receives the number of finished configs and the total. The total may be too high, or 0 if unknown."""
@@ -38,7 +38,7 @@ class ProfilingOptions:
     folder: Path | None = None
     """Folder that contains the files named in the kernel's spec, or None if the spec names no files."""
     processes: "Processors | int" = 2
-    """Number of worker processes to start for each call. A `Processors` object reuses running processes."""
+    """Number of worker processes to start, or a `Processors` object with running processes."""
     budget: int = BLOCK_BUDGET
     """Maximum number of instructions to emulate for each block."""
     only: Sequence[Config] | None = None
@@ -82,7 +82,7 @@ class ConfigProfiler:
         return {key for table in tables for key in self._up_to_date_keys(table)}
 
     def _up_to_date_keys(self, table: ProfileTable) -> Sequence[str]:
-        # Only profiles from sampled blocks become out of date: if another version of the emulator made them.
+        # Only profiles from sampled blocks depend on the version of the emulator.
         if not self.kernel.sampled:
             return table.variant_keys
         if VERSION not in table.metrics:
@@ -146,7 +146,7 @@ class ConfigProfiler:
             job = compile_job_for(kernel, failure.config, problem, sm)
             if job.triton is not None:  # The user's Python code runs only in workers.
                 return KernrecError(f"{config_text(failure.config)}: {failure.message}")
-            ((_, compiled),) = compile_many([job], processes=1)  # The output is usually cached.
+            ((_, compiled),) = compile_many([job], processes=1)  # The compiled code is usually cached.
             if isinstance(compiled, CompileError):
                 raise compiled
             module = parse(compiled.ptx)

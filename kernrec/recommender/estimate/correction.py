@@ -59,7 +59,7 @@ def inputs_of(
         costs: the engine's `Costs`, which contain the configs.
         positions: indices in `rows` of the wanted configs.
         number: index of the kernel in `costs`.
-        start: number of configs of the kernel in `costs` that precede the C configs.
+        start: index of the first of the C configs among all configs of the kernel in `costs`.
     """
     quantities = np.empty((len(QUANTITIES), len(positions)))
     costs.fill(number, start, positions, np.stack(limited[:-1]), quantities)
@@ -131,7 +131,7 @@ class ModelScope:
         return self.trained.model
 
     def interval(self, quantity: str) -> Interval:
-        """Return the interval of `latency` or `energy` for problems without measurements."""
+        """Return the interval of the model's relative error in `latency` or `energy`, for problems not yet measured."""
         gpu = self.gpu if self.gpu_known else None
         return interval_of(self.model, quantity, gpu, self.dtype, self.kernel_known, self.row_kind)
 

@@ -1,18 +1,17 @@
 """Expected costs of each candidate, with intervals and sources.
 
-All configs of a kernel on a problem share most of the prediction's error. If all predicted times are 30 % too low,
-every unmeasured config would rank before all measured configs. So measurements also scale the other predictions.
+If all predicted times of a kernel are 30 % too low, every unmeasured config would rank before all measured configs.
+So measurements also scale the predictions for the kernel's unmeasured configs.
 
-The analytical model's logarithmic error has the variance V (`INTERVAL`). The individual errors of configs have the
-variance s = OWN x V. The error that all configs of a kernel share has the variance t = (1 - OWN) x V. For each of the n
-measured configs, let r be log(measured / predicted) of latency or power. Predictions are multiplied by
+The logarithm of the analytical model's error has the variance V (`INTERVAL`), which is the sum of two variances:
 
-    exp(w x median(r)) with w = t / (t + s / n)
+    s = OWN x V          individual error of a config
+    t = (1 - OWN) x V    error that all configs of a kernel share
 
-The weight w is 0.65 for one measurement and 0.90 for five. After scaling, the variance of the shared error is
-(1 - w) x t, and the variance of the individual errors is still s. If predictions are far too low, median(r)**2 may
-exceed t. Then median(r)**2 replaces t, which makes w larger and unmeasured configs slower. So measured configs rank
-first.
+Each measured config has a value r = log(measured / predicted), for latency or power. After n measurements, predictions
+are multiplied by exp(w x median(r)) with the weight w = t / (t + s / n): 0.65 for n = 1, and 0.90 for n = 5. Scaling
+reduces t to (1 - w) x t, and does not change s. If median(r)**2 exceeds t, median(r)**2 replaces t. The larger weight
+then keeps unmeasured configs behind measured configs.
 """
 
 import math
@@ -35,13 +34,13 @@ PREDICTED, TRANSFERRED, LEARNED, MEASURED = range(4)
 OWN: float = query.OWN_SHARE
 """Fraction of a prediction's variance that is individual to the config, unless a model states another fraction.
 
-The fraction is estimated from recorded convolutions on three GPUs. Scaling to five measurements reduced the error of a
-transferred model from 44 to 26 %, from 16 to 10 % and from 30 to 7 %. The median factor is 0.59, and its square 0.35.
+For recorded convolutions on three GPUs, scaling to five measurements reduced the error of a transferred model from 44
+to 26 %, from 16 to 10 % and from 30 to 7 %. The median ratio of the errors is 0.59, and the ratio of variances 0.35.
 """
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
-    """Combine intervals and sources of estimates in an array with K columns, each of which many estimates can share.
+    """Combine intervals and sources of estimates in an array. Many estimates can refer to the same column.
 
     Args:
         below: ratio of the value to the lower end of the 90 % interval.
@@ -262,7 +261,7 @@ def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs,
         rescaling: factors that scale the predictions at B to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
-    latency, energy, _ = elsewhere.values / base.values  # The ratio is 1 for unmeasured configs.
+    latency, energy, _ = elsewhere.values / base.values  # Unmeasured configs have the ratio 1.
     return here.scaled(latency, energy, energy / latency)
 
 

@@ -68,14 +68,14 @@ class LaunchGeometry:
     The number is 1 if a block of a user's kernel needs slightly too many registers (see `StaticTable.geometry`).
     """
     fits: Array
-    """Whether a block, as compiled for the profile, fits into an SM."""
+    """Whether a block of the profiled code fits into an SM."""
     occupancy: Array
     """Resident warps as a fraction of an SM's maximum, or 0 if a block does not fit into an SM."""
     quick: Array
-    """Inputs for a quick estimate of costs, per block and then per trip of each loop, (1 + loops, 3, configs).
+    """Inputs for a quick estimate of costs, as an array of shape (1 + loops, 3, configs).
 
-    The three inputs are clock cycles of the busiest pipe, clock cycles of a block that is alone on its SM, and energy
-    of the core in joules.
+    The first axis contains the inputs per block, then the inputs per trip of each loop. The three inputs are clock
+    cycles of the busiest pipe, clock cycles of a block that is alone on its SM, and core energy in joules.
     """
 
     @cached_property
@@ -95,7 +95,7 @@ def prefetched(launch: LaunchTable, declared: Array) -> Array:
 
 
 _SECOND_PASS_CLK = 2500.0
-"""Clock cycles to start, load once and store, which the quick estimate assumes for each launch after the first."""
+"""Clock cycles that the quick estimate adds to each launch after the first, for its start, first load and store."""
 
 
 def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
@@ -156,7 +156,7 @@ def tensors_in_l2(kernel: Kernel, l2: str, tensors: Iterable[str]) -> frozenset[
 
 
 def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
-    """Return the work of every config in one launch with emulated blocks, (quantities, configs)."""
+    """Return the cost model's inputs for a launch with emulated blocks, as an array of shape (inputs, configs)."""
     from kernrec.recommender.estimate.sampled_launch import busy_grid, footprints
 
     spec, launch = table.kernel.launches[index], table.launches[index]

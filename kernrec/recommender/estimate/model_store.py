@@ -99,7 +99,7 @@ class ModelStore:
         for name in (f"{op}@{gpu.name}", op):
             if name not in self._read:
                 self._read[name] = self._load(name)
-            if (model := self._read[name]) and self._corrects(model, gpu):
+            if (model := self._read[name]) and self._has_current_calibration(model, gpu):
                 return model
         return None
 
@@ -108,7 +108,7 @@ class ModelStore:
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
-            # Do not cache a result after a new warning: the next call skips the faulty file.
+            # Do not cache a result with a new warning, because the next call of `scope` skips the faulty file.
             if len(self._reported) > reported:
                 return scope
             self._scopes[key] = scope
@@ -122,15 +122,15 @@ class ModelStore:
         if trained_above not in (None, own.trained.training["data_sha256"]):
             self._warn(f"model {above.trained.name} was trained to correct another model of {kernel.name}; not used")
             return own
-        # Prefer the op's model to the kernel's own model if the op's model was trained on the kernel and on the GPU. If
-        # neither was trained on the GPU, prefer the op's model if it was tested on held-out GPUs.
+        # The op's model takes precedence only if it was trained on the kernel and on the GPU. If the kernel's own model
+        # was not trained on the GPU, tests of the op's model on held-out GPUs suffice.
         carries_over = not own.gpu_known and above.model.tried_on_new_gpus
         if not above.kernel_known or not (above.gpu_known or carries_over):
             return own
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """Return the scope of the kernel's own model, or None. The op's model may be applied after it."""
+        """Return the scope of the kernel's own model, or None if no such model applies."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
@@ -237,8 +237,7 @@ class ModelStore:
                 " trains it again)"
             )
 
-    def _corrects(self, model: "TrainedModel", gpu: GPU) -> bool:
-        """Return whether a model was trained with the calibration that is now in use."""
+    def _has_current_calibration(self, model: "TrainedModel", gpu: GPU) -> bool:
         then: str | None = model.training["prior"]["calibrations"].get(gpu.arch)
         fitted = self.calibration(gpu)
         now = fitted.hash if fitted else None

@@ -1,8 +1,8 @@
 """Find the reference time of a problem, which corrects optimistic predictions of the analytical model.
 
-The reference time is the time of the fastest baseline. The time of a Triton kernel also counts if a model was trained
-on this GPU. The lead of a kernel is log(reference time / predicted time). A kernel may have a lead because the kernel
-is fast, or because the prediction is wrong. So the engine (`shrinkage_of`) multiplies the lead by the fraction
+The reference time is the shortest time of all baselines, and of Triton kernels with models that were trained on this
+GPU. The lead of a kernel is log(reference time / predicted time). Either the kernel is fast, or the predicted time is
+too short. So the engine (`shrinkage_of`) multiplies the lead by the fraction
 
     (among**2 + reference**2) / (own**2 + among**2 + reference**2)
 
@@ -10,8 +10,8 @@ is fast, or because the prediction is wrong. So the engine (`shrinkage_of`) mult
     reference   standard deviation of the reference time on this GPU
     among       standard deviation among kernels of independent authors (`kAmongKernels`)
 
-This fraction weights prediction and reference time by the inverse of their variances. It is about 0.5 if the reference
-time was learned on the GPU (deviation 2 to 4 %), and nearly 1 if it was transferred from other GPUs (20 to 40 %).
+The fraction weights prediction and reference time by their inverse variances. It is about 0.5 for a reference time
+from this GPU (standard deviation 2 to 4 %), and nearly 1 for a reference time from other GPUs (20 to 40 %).
 """
 
 from collections.abc import Sequence
@@ -35,11 +35,12 @@ _WHOLE = {
     ("matmul", "16"): 0.15, ("matmul", "32"): 0.15, ("matmul", "8"): 0.42, ("attention", "16"): 0.40,
     ("conv2d", "32"): 0.50,
 }  # fmt: skip
-"""Standard deviation of log(best recorded time / best predicted time), keyed by op and bits of arithmetic.
+"""Standard deviation of log(best recorded time / best predicted time), keyed by op and bits per number.
 
 The values of single GPUs have these ranges:
 
-    matmul         0.08 to 0.19 (A100, RTX 3090, A6000, L40S, H100, H200), no lead on B200, 0.16 to 0.61 in 8 bits
+    matmul         0.08 to 0.19 (A100, RTX 3090, A6000, L40S, H100, H200). Predictions for B200 are not too fast.
+    matmul, 8 bits 0.16 to 0.61
     attention      0.34 (A100) and 0.42 (H200)
     conv2d, f32    0.39 to 0.86, because cuDNN uses Winograd's algorithm
 
@@ -94,7 +95,7 @@ def reference_of(space: "Space", problem: Problem) -> ReferenceTime | None:
         return None
     best, first = None, (True, inf)
     for backend, latency, launch_s in model.fastest(problem):
-        if transferred := latency.transferred:  # Only a time from other GPUs may be too short for this GPU.
+        if transferred := latency.transferred:  # A time from other GPUs may be too short for this GPU.
             latency = raised(latency, roof_s(problem, model.gpu))
         # The recording includes a launch overhead. Replace it by the overhead that the analytical model assumes.
         started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S

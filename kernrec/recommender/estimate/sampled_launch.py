@@ -26,13 +26,13 @@ _ROW_BYTES = 123.0
 The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096. If each access moves
 64 consecutive bytes, this kernel reaches 0.62 and 0.65 of the bandwidth of a copy.
 
-A bank can activate a row while other banks move data. So the longer of activation and transfer counts, not the sum of
-both. Recorded matmuls that stream weights confirm this (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k).
-Accesses of 64 consecutive bytes take 1.70 to 1.92 times as long as accesses of 512 bytes. For 128 bytes, the factor is
-1.02 to 1.13, but it would be 1.46 with the sum.
+A bank can activate a row while other banks move data. So an access takes the longer of activation and transfer, not
+the sum. Recorded matmuls confirm the maximum (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k). Accesses of
+128 bytes take 1.02 to 1.13 times as long as accesses of 512 bytes, but a sum would predict 1.46 times. Accesses of 64
+bytes take 1.70 to 1.92 times as long.
 """
 _NEAR_TURN_CLK = 1.25
-"""Clock cycles that L2 needs for an atomic operation on another sector within the same 512 bytes.
+"""Clock cycles between atomic operations in L2 on two different sectors within 512 bytes.
 
 The value is fitted to histograms with 512 bins of 4 bytes. They reach 47 G additions per second on GPUs from an RTX
 3060 to an RTX 3080. Histograms of other sizes are assumed to need the same time per 512 bytes.
@@ -200,8 +200,8 @@ def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Convert demand per block to demand per wait for memory, for variants whose blocks do unequal work."""
-    # Waits count as loop trips, because `StaticTable.trips` then gives the longest block more work.
+    """Convert demand per block to demand per loop trip, for variants whose blocks do unequal work."""
+    # `StaticTable.trips` counts waits for memory as loop trips, and gives the longest block more trips.
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
         return demand
@@ -248,7 +248,7 @@ def footprints(
 ) -> list[Footprint]:
     """Return the bytes of each tensor that the blocks of each variant read and write.
 
-    `in_l2` names the tensors of which L2 initially holds as much as fits.
+    `in_l2` contains the names of tensors that are in L2 when the launch starts, as far as L2 is large enough.
     """
     touched = []
     for written, what in ((False, "read"), (True, "write")):

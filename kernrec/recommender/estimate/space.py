@@ -74,8 +74,8 @@ Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | N
     plan         kernel in the engine's form
     problems     problems in the engine's form
     rows         configs to estimate, or None for all configs that can run
-    able         mask of the configs that can run, or None for the mask of `plan`
-    ran          configs that must be estimated, or None
+    able         mask of the configs that can run, or None to use the mask in `plan`
+    ran          measured configs, which are always estimated, or None
     epilogues    costs of each problem's epilogue, (problems, 4), or None
 """
 Measured = tuple[MeasuredRows, ...]
@@ -127,7 +127,7 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
     """Return the engine's `Costs` for the configs of several kernels.
 
     Args:
-        limits: power limit of the first operating point, in the engine's form. None applies no limit.
+        limits: power limit of the first operating point in the engine's form, or None for no power limit.
         points: number of operating points.
         most: maximum number of configs to estimate for each kernel and problem; 0 for all configs.
 

@@ -194,7 +194,7 @@ class StaticTable:
         return rows
 
     def able_configs(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Return a mask of the configs that can run if the kernel's constraints are ignored, (rows,)."""
+        """Return a mask of the configs that can run, (rows,). The kernel's constraints are not checked."""
         geometries = self.geometries(on_problem)
         if measured is None or not len(measured):
             return self._profiled(geometries, self.usable & geometries[0].fits)
@@ -235,7 +235,7 @@ class StaticTable:
     def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
         """Return the number of events in one launch of a config, keyed by profile metric.
 
-        If `requested` is true, sectors that hit in L1 count. Only profiles of sampled blocks can exclude them.
+        Profiles of sampled blocks exclude memory sectors that hit in L1, unless `requested` is true.
         """
         launch, rows = self.launches[index], np.array([row])
         table = launch.sample.requested if requested and launch.sample is not None else launch.profiles

@@ -61,7 +61,7 @@ class LaunchDetail(JsonForm):
     time_s: Mapping[str, float]
     """Seconds that each resource is busy. The busiest resource is the bottleneck."""
     in_turn_s: float
-    """Seconds lost to idle resources, because too few blocks run to use all resources."""
+    """Seconds in which blocks wait or use resources one after another, because too few blocks run at once."""
     mix: Mapping[str, float]
     """Fraction of issued instructions, keyed by instruction class, largest first."""
     accesses: tuple[BufferAccess, ...]
@@ -127,7 +127,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     dram_bytes = float(sum(times.dram_bytes[0] for times in launch_times))
     recommendation = build_recommendation(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
-    # Scale the analytical model's times to the expected latency. Times of core resources assume the boost clock.
+    # Scale the model's times to the expected latency, and its core times from the boost clock to the expected clock.
     scale = recommendation.latency_s.value / float(limited.latency_s[0])
     core_scale = scale * table.power.boost_hz / recommendation.clock_hz
     launches = tuple(

@@ -15,9 +15,9 @@ _POOR = 0.6
 _FEW = 0.25
 """Occupancy below which there are too few warps to hide latency."""
 _MANY_READS = 8
-"""Reads per byte from which kernrec recommends to keep data in registers or shared memory."""
+"""Minimum number of reads per byte for the advice to keep data in registers or shared memory."""
 _CHEAP_DIVISION = 0.1
-"""Instructions of a shift or multiplication, as a fraction of the instructions of a division."""
+"""Ratio of the cost of a shift or multiplication to the cost of a division, in instructions."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 _ON_CHIP = ("LSU", "L1", "L2")
 
@@ -126,7 +126,7 @@ def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]
     if access.space == "global" and access.what != "atomic":
         ideal = max(access.bytes / _SECTOR, access.requests)
         used = min(access.bytes / (access.moved * _SECTOR), 1.0) if access.moved else 1.0
-        together = used * access.count  # Used fraction of a sector if all `count` accesses read it
+        together = used * access.count  # All `count` accesses read the same sectors.
         if used < _POOR and 0.9 < together < 1.1 and access.widest < 16:
             rest = 1 - (access.moved - access.bytes / _SECTOR) / total.sectors
             yield advice(

@@ -25,7 +25,7 @@ from kernrec.util.light_dataclass import dataclass
 _WORTH = 0.002
 """Minimum relative gain of a change to show. Smaller gains are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""Minimum relative gain by which two changes together must beat the better of them."""
+"""Minimum relative gain of two combined changes over the better single change."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
@@ -111,9 +111,9 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the latency and energy of all candidates, for comparison with one candidate, (points, C).
+    """Return latency and energy of all candidates, as two arrays of shape (points, candidates).
 
-    If the candidate was measured, predictions are scaled by the ratio of its measured to its predicted costs.
+    Scale predictions by (measured cost / predicted cost) of the candidate at `position` if this candidate was measured.
     """
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
@@ -172,8 +172,8 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
 def explainable(request: Request, context: Context) -> tuple[CandidateSet, Mapping[str, int]]:
     """Return the candidates of one kernel at several power limits, and the config to explain by default.
 
-    The default power limit comes first, then the requested limit, then a range of limits. If the request names an op,
-    kernel and config come from the top recommendation. If the request names a kernel, the default config is empty.
+    The default power limit comes first, then the requested limit, then a range of limits. For an op, return the kernel
+    and the config of the top recommendation. For a kernel, return an empty config.
 
     Raises:
         UsageError: a name is unknown, or the objective is `pareto`.

@@ -38,8 +38,8 @@ def backend_of(
 ) -> tuple[str, list[Baseline | None]]:
     """Select the backend for the network's totals. Return its name, and a baseline (or None) for each layer.
 
-    Prefer the backend that lacks baselines for the smallest part of the time, then the fastest backend. The name is
-    empty if no backend is selected.
+    Prefer the backend whose layers without baselines take the least time, then the fastest backend. The name is empty
+    if no backend is selected.
 
     Args:
         answered: layers of the network with their answers.
@@ -91,8 +91,8 @@ def baselines_of_layer(
 ) -> Sequence[Baseline]:
     """Return the expected costs of backends for one pass of a network's layer, fastest first.
 
-    A backend processes all items in one call. If kernrec's kernels need several passes, the cost of this call is
-    divided by the number of passes.
+    kernrec's kernels may need several passes for a layer that a backend computes in one call. Each pass then has an
+    equal part of the costs of the backend's call.
 
     Args:
         problem: problem of one pass, in the data type and layout of the layer's answer.

@@ -160,7 +160,7 @@ def sweep_network(
 
 KNEE = "knee"
 _LEAST_GAIN = 0.005
-"""Minimum fraction of time or energy that the knee of a sweep (see `best_of`) must save to be recommended."""
+"""Minimum fraction of the first row's time or energy that the knee of a sweep must save (see `best_of`)."""
 
 
 def best_of(rows: Sequence[SweptTotal], query: Query) -> int:

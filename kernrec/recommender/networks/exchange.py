@@ -36,7 +36,7 @@ _NVLINK = {
     150e9: ("v100-sxm2-16gb", "v100-sxm2-32gb"),
     80e9: ("p100-sxm2-16gb",),
 }
-"""GPUs with NVLink, keyed by bandwidth in bytes per second and direction. Data sheets add up both directions."""
+"""GPUs with NVLink. Keys are bytes per second in one direction. Data sheets add up both directions."""
 _BRIDGES = {
     450e9: ("h200-nvl",),
     300e9: ("h100-nvl", "h100-pcie", "a100-pcie-40gb", "a100-pcie-80gb"),
@@ -46,7 +46,7 @@ _BRIDGES = {
     50e9: ("quadro-rtx-6000", "quadro-rtx-8000", "titan-rtx", "rtx2080ti"),
     25e9: ("rtx2080", "rtx2080-super"),
 }
-"""GPUs that support an NVLink bridge, keyed by bandwidth in bytes per second and direction.
+"""GPUs that support an NVLink bridge. Keys are bytes per second in one direction.
 
 Sources are data sheets, and the GA102 and TU102 whitepapers.
 """
@@ -88,7 +88,7 @@ def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchan
 
 
 def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
-    """Return the bandwidth of the link between GPUs in bytes per second and direction, and its description."""
+    """Return the bandwidth of the link between GPUs, in bytes per second in one direction, and the link's name."""
     for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
         rate = next((rate for rate, names in table.items() if gpu.name in names), None)
         if rate is not None and gpus <= most:
@@ -104,14 +104,14 @@ def all_reduce_s(size: float, gpus: int, rate: float) -> float:
     Args:
         size: bytes to reduce.
         gpus: number of GPUs.
-        rate: bandwidth of the link in bytes per second and direction.
+        rate: bandwidth of the link in one direction, in bytes per second.
     """
     one_step = LATENCY_S + (gpus - 1) * size / (ONE_STEP_SHARE * rate)
     return min(one_step, RING_S + 2 * (gpus - 1) / gpus * size / (RING_SHARE * rate))
 
 
 def _summed_bytes(layer: Layer) -> float | None:
-    if "shared experts" in layer.name:  # The all-reduce of the other experts includes shared experts.
+    if "shared experts" in layer.name:  # Routed and shared experts have one all-reduce.
         return None
     if layer.problem.op != "moe" and "k" not in layer.split:
         return None

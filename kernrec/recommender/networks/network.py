@@ -66,8 +66,7 @@ def answer_network(
             workload, memory, gpu, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    # Allow all backends, because a layer without a kernel of kernrec runs in one of them. Omit `max_power_w`, because
-    # `within_power` has already set a sufficiently low power limit.
+    # A layer without a kernel may run in any backend. The power limit of `query` already enforces `max_power_w`.
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:
@@ -149,7 +148,7 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return the costs of a layer in totals with other configs, keyed by the name of the total, such as `FASTEST`."""
+    """Return the costs of a layer's fastest, lowest-energy and heuristic configs, keyed by the name of the total."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}

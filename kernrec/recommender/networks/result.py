@@ -1,7 +1,7 @@
 """Define the answer for a whole network: its layers, baselines and totals.
 
-A total is the sum over all layers, which run one after another, and all-reduces. Its intervals assume fully correlated
-errors, because kernels on one GPU share most of their error (`estimate.costs.OWN`).
+A total is the sum of the costs of all layers and all-reduces. The intervals of totals assume fully correlated errors,
+because kernels on one GPU share most of their error (`estimate.costs.OWN`).
 """
 
 from bisect import bisect_left
@@ -54,7 +54,7 @@ class LayerAnswer(FormerNames):
     of_kernrec: bool = False
     """Whether the network's headline total uses kernrec's kernels wherever they exist."""
     alternatives: Mapping[str, Costs] = field(default_factory=dict)
-    """Costs of the layer in totals with other configs, keyed by the name of the total, such as `FASTEST`."""
+    """Costs of configs that were not recommended, keyed by the name of a total, such as `FASTEST`."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"

@@ -239,7 +239,7 @@ VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DI
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
     """Return the entries to write to a tuned file, keyed by `TunedFile.entry`.
 
-    Each entry is the best config if the nearest comparison recommends it, or else the engine's default config.
+    For each entry, the comparison with the nearest number of tokens selects the best config or the default config.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}

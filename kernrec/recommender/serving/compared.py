@@ -30,9 +30,9 @@ BEST_RANKED = 3
 PAIR_SPREAD = 0.16
 """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times.
 
-It is estimated from vLLM's files, whose configs vLLM's tuner measured to be the best of hundreds. If the model predicts
-another config to be faster, log(predicted ratio) is an error. The value is the root mean square of these errors for
-eight pairs of configs on an A100 and an H100 with 1,024 tokens (`tools/evidence expert-files`).
+The value is the root mean square of log(predicted ratio) for eight pairs of configs on an A100 and an H100 with 1,024
+tokens (`tools/evidence expert-files`). vLLM's tuner measured one config of each pair as the best of hundreds, but the
+model predicts that the second config is faster. The true ratio is assumed to be 1.
 """
 OTHER_SPREAD = math.log(SPREAD.ratio) / DEVIATIONS
 """Standard deviation as in `PAIR_SPREAD` for kernels other than matmuls."""

@@ -87,8 +87,7 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
         tiles = [launched(step.served.engine, step.file, config) for config in configs]
         return [(_state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[tuple[int, bool], list[Tiles]] = {}
-    # The engine adds missing values, so an incomplete config may become equal to a complete one. Put them into separate
-    # calls, so that no call has duplicates.
+    # The engine adds missing values to incomplete configs. Separate calls prevent duplicates with complete configs.
     for config in configs:
         by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
     make = _stand_in_call if own is None else _own_call
@@ -293,12 +292,12 @@ def _known_constants(step: Step) -> Mapping[str, Callable[[Tiles], int]]:
 
 
 def _state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path, own: str) -> TritonCall:
-    """Return a launch of the state-space kernel for one token of each of `batch` sequences.
+    """Return a launch of the state-space kernel for `batch` sequences with one token each.
 
     `path` contains the kernel's source. `own` is vLLM's kernel as `module:function`.
     """
     heads, width, state = shape.heads, shape.width, shape.state
-    mixed = heads * width + 2 * shape.groups * state  # Values per token from the preceding convolution
+    mixed = heads * width + 2 * shape.groups * state  # The preceding convolution has `mixed` outputs per token.
     sequences = np.arange(1, batch + 1, dtype=np.int32)  # Start at 1: entry 0 of the cache is unused.
     of_tokens = {"dtype": "bf16", "shape": [batch, mixed]}
     of_heads = {"dtype": "bf16", "shape": [heads]}

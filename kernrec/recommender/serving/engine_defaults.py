@@ -132,7 +132,7 @@ _MIDDLE = (
 _LARGE = (
     (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
 )  # fmt: skip
-"""Candidates in 16 bits for few, more and many rows per expert: rows, columns and depth of a tile, warps, stages."""
+"""Candidates for matmuls in 16 bits: rows, columns and depth of a tile, number of warps, number of stages."""
 _OF_LANE = range(4, 33)
 """Acceptable numbers of state elements per thread."""
 

@@ -98,7 +98,7 @@ class ExpertRanking:
 
 
 def first_of_tiles(configs: Array) -> Array:
-    """Return the ascending indices of the first config of each tile, given configs (C, 6)."""
+    """Return the index of the first config with each tile size, ascending. `configs` has the shape (configs, 6)."""
     return np.sort(np.unique(configs[:, :3], axis=0, return_index=True)[1])
 
 

@@ -212,7 +212,7 @@ def _too_much_shared_memory(needed: int, gpu: GPU, purpose: str = "") -> Iterato
 def _other_origin(
     device: str, versions: Mapping[str, str], gpu: GPU, wanted: Mapping[str, str], sm: int | None = None
 ) -> tuple[Judgment, str]:
-    """Judge whether a tuned file is for another GPU or version. Return also this GPU or version, or an empty string.
+    """Judge a tuned file's GPU and versions. Return also the GPU or version that differs, or an empty string.
 
     Args:
         device: Name of the GPU in the file, or an empty string.
@@ -265,7 +265,7 @@ def _fastest(cache: TunedCache) -> TunedEntry | None:
 
 
 def _used_entries(cache: TunedCache) -> list[TunedEntry]:
-    """Return the fastest entry. If the cache has no times, return all entries without an error."""
+    """Return the fastest entry. If the cache has no times, return every entry that has no error."""
     best = _fastest(cache)
     return [entry for entry in cache.entries if not entry.error] if best is None else [best]
 

@@ -9,7 +9,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _SEED = 20261126
 _APART = 4
-"""Minimum number of experts per choice for vLLM to give each choice a separate tile."""
+"""Minimum ratio of experts to choices at which vLLM gives each choice a separate tile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +17,7 @@ class Routing:
     """Experts that the tokens of a step select, on one GPU."""
 
     order: np.ndarray
-    """Indices of choices (i32), sorted by expert and padded to whole tiles with the number `choices`."""
+    """Indices of choices (i32), sorted by expert. The value `choices` fills the rest of an expert's last tile."""
     experts: np.ndarray
     """Index of the expert of each tile, i32."""
     choices: int

@@ -148,7 +148,7 @@ _NAMES = {
     STATE_SPACE: re.compile(r"headdim=\d+,dstate=\d+,device_name=(?P<device>[^,]+),cache_dtype=\w+\.json"),
     LORA: re.compile(r"lora_(?:expand|shrink),K=\d+,R=\d+,S=\d+,device=(?P<device>[^,]+)\.json"),
 }
-"""Patterns for names of tuned files, keyed by the required keys of a config."""
+"""Patterns for names of tuned files, keyed by the tuple of tunables that each config in the file must contain."""
 MODELS: Mapping[str, tuple[int, int, int, int]] = {
     "Mixtral 8x7B": (8, 14336, 4096, 2),
     "Mixtral 8x22B": (8, 16384, 6144, 2),
@@ -173,7 +173,7 @@ MODELS: Mapping[str, tuple[int, int, int, int]] = {
 
 
 def parsed_name(name: str) -> tuple[tuple[str, ...], re.Match[str]] | None:
-    """Return the required keys of a tuned file's configs and the parts of its name, or None for any other file."""
+    """Return the key and match of the pattern in `_NAMES` for a tuned file, or None for any other file name."""
     return next(((keys, match) for keys, pattern in _NAMES.items() if (match := pattern.fullmatch(name))), None)
 
 

@@ -12,9 +12,9 @@ def grouped_experts(
 ):  # fmt: skip
     """Compute out[c] = weights[expert of c] tokens[c // TOP] for every pair c of a token and its expert.
 
-    `order` contains the index c of each pair, sorted by expert. `choices`, the number of pairs, pads the indices of
-    each expert to whole tiles. If BLOCK_SCALES is true, tokens have a scale for each SCALE_K columns, and weights have
-    a scale for each block of SCALE_N rows and SCALE_K columns.
+    `choices` is the number of pairs. `order` contains the index c of each pair, sorted by expert. The value `choices`
+    fills the rest of each expert's last tile. If BLOCK_SCALES is true, each token has a scale per SCALE_K columns, and
+    weights have a scale per block of SCALE_N rows and SCALE_K columns.
     """
     tiles_n = tl.cdiv(n, BLOCK_SIZE_N)
     in_group = GROUP_SIZE_M * tiles_n
