@@ -65,7 +65,7 @@ def build_recommendations(
         measured = None
         if candidates.any_measured:
             measured = candidates.kernel(number).measured(point).get(own)
-        # Positional arguments halve the time to create a `Recommendation`. They follow the order of its fields.
+        # Positional arguments, in the order of the fields, halve the time to create a `Recommendation`.
         recommendations.append(
             Recommendation(
                 kernel.table.kernel, kernel.table.config(row), candidates.problem, candidates.gpu,

@@ -190,8 +190,8 @@ def baselines_of(
             row_of_problem = None if has_epilogue(problem) else row
             baselines.append(_baseline(recorded_within(each, gpu, problem), problem, gpu, point, row_of_problem))
     else:
-        # Include all backends, because they share information about energy. Otherwise, a baseline would change with the
-        # choice of backends.
+        # Include all backends, because backends share information about energy. A baseline must not depend on the
+        # requested backends.
         carried = [*wanted, *(each for _, each in recorded if predictions)]
         others = [each for each in predictions if each.backend not in {baseline.backend for baseline in carried}]
         every = at_point([*carried, *others], gpu, point, problem)

@@ -120,7 +120,7 @@ class KernelCandidates:
 
     @property
     def costs(self) -> Costs:
-        """Expected costs of the candidates after all corrections, (points, C)."""
+        """Expected costs of the candidates after all corrections, with arrays of shape (points, candidates)."""
         ranking, points, places = self._ranked.ranking, self._set.point_range, self._places
         values, kind = ranking.costs(points.start, points.stop, places.start, places.stop)
         return Costs(values, kind, ranking.kinds)
@@ -220,7 +220,7 @@ class CandidateSet:
 
     @cached_property
     def costs(self) -> Costs:
-        """Expected costs of the candidates, (points, C)."""
+        """Expected costs of the candidates, with arrays of shape (points, candidates)."""
         parts = [kernel.costs for kernel in self.considered]
         if len(parts) == 1:
             return parts[0]
@@ -229,17 +229,17 @@ class CandidateSet:
 
     @property
     def latency_s(self) -> Array:
-        """Expected latency in seconds, (points, C)."""
+        """Expected latency in seconds, array of shape (points, candidates)."""
         return self.costs.latency.value
 
     @property
     def energy_j(self) -> Array:
-        """Expected energy in joules, (points, C)."""
+        """Expected energy in joules, array of shape (points, candidates)."""
         return self.costs.energy.value
 
     @cached_property
     def latency_source(self) -> Array:
-        """Index in `SOURCES` of the source of each latency, (points, C)."""
+        """Source of each latency as an index in `SOURCES`, array of shape (points, candidates)."""
         return self.costs.latency.source
 
     @cached_property

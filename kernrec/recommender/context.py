@@ -200,7 +200,7 @@ class GpuContext:
             raise self._not_analyzed(kernel, problem)
         calibration = self.models.calibration(self.gpu)
         table = StaticTable.of(kernel, problem, self.gpu, profiles, calibration, self.conditions)
-        # Do not cache sampled profiles: each is valid for one problem only, so they would fill the memory.
+        # Do not cache sampled profiles, because each profile is valid for one problem only.
         if not kernel.sampled:
             self._tables[key] = table
         return table

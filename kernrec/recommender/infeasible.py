@@ -125,14 +125,14 @@ def _largest_size(spaces: Sequence[Space], problem: Problem, name: str) -> int |
     def runs(value: int) -> bool:
         try:
             changed = problem.definition.problem(problem.dtype, problem.layout, **_sizes(problem) | {name: value})
-        except UsageError:  # The op does not allow this size.
+        except UsageError:  # Ops refuse some sizes.
             return False
         return _runs(spaces, changed)
 
     bad = _sizes(problem)[name]
     powers = [1 << place for place in range(bad.bit_length()) if 1 << place < bad]
     good = next((power for power in reversed(powers) if runs(power)), None)
-    if good is None or runs(1 << bad.bit_length()):  # A larger size runs, so this size is not too large.
+    if good is None or runs(1 << bad.bit_length()):  # The present size is not too large.
         return None
     while bad - good > 1:
         middle = (good + bad) // 2

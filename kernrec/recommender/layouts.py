@@ -131,7 +131,7 @@ def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...
 def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
     for layout in layouts:
         if layout != problem.layout:
-            with suppress(UsageError):  # Skip layouts that do not support these sizes.
+            with suppress(UsageError):  # Skip layouts that do not support the sizes.
                 yield in_layout(problem, layout)
 
 

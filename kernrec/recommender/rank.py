@@ -1,7 +1,7 @@
 """Rank configs: correct the analytical model's costs with trained models, measurements, physics and reference times.
 
 A measurement replaces the prediction at its operating point, and corrects the predictions at all other points.
-Without this correction, a config that was measured to be slow would still be recommended at every other point.
+Without the correction, a config that was measured to be slow would still be recommended at every other point.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class KernelMeasurements:
     measured: tuple[dict[int, MeasuredAnswer], ...]
     """Measurements at each operating point, keyed by the index of the candidate."""
     predicted: Costs
-    """Predicted costs of all C candidates after scaling to the measurements, (points, C)."""
+    """Predicted costs of all candidates after scaling to the measurements. Arrays have shape (points, candidates)."""
     rescaling: Rescaling
 
 

@@ -117,7 +117,7 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Answer:
-        """Return the answer for one problem of an op; see `Request` and `answer`."""
+        """Return the answer for one problem of an op. See `Request` and `answer`."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Answer:
@@ -170,7 +170,7 @@ class GpuRecommender:
     def answer_op(self, problem: Problem, query: Query, fixed: bool | None = None) -> Answer:
         """Return the answer for a problem of an op, from a cache if possible.
 
-        Choose the layout if `fixed` is false. Otherwise keep the layout. Report faster layouts unless `fixed` is None.
+        Choose the layout only if `fixed` is false. Report faster layouts only if `fixed` is true. None does neither.
         """
         fixed = fixed if len(problem.definition.layouts) > 1 else None
         if (cached := self._answers.use(key := (self.context, problem, query, fixed))) is not None:
@@ -363,7 +363,7 @@ class GpuRecommender:
                     yield from candidate_sets(Space(tables, context.models), new, points)
 
     def regrets(self, answer: Answer) -> "tuple[Regret, ...]":
-        """Return the expected losses of an answer with recommendations; see `Recommender.regrets`."""
+        """Return the expected losses of an answer with recommendations. See `Recommender.regrets`."""
         from kernrec.recommender.contenders import answer_regrets
 
         self._check(answer.query)

@@ -70,7 +70,7 @@ KERNREC, MIXED = "kernrec", "mixed"
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Parse names of backends. Return all names except `KERNREC` and `MIXED`, then either of these or an empty string.
+    """Parse names of backends. Return the ordinary names, and the special name `KERNREC` or `MIXED` (empty if absent).
 
     Raises:
         UsageError: a name is unknown, or `kernrec` is combined with other names.
@@ -116,9 +116,9 @@ class Query:
     clocks: bool = False
     """Whether to evaluate locked core clocks in addition to power limits."""
     inputs: str = RANDOM
-    """Kind of input data, such as `random`; see `Conditions.inputs`."""
+    """Kind of input data, such as `random`. See `Conditions.inputs`."""
     l2: str = COLD
-    """State of L2 when a launch starts, `cold` or `warm`; see `Conditions.l2`."""
+    """State of L2 when a launch starts, `cold` or `warm`."""
     source: str = ""
     """Only source of estimates to use, from `SOURCES`. Empty means all sources."""
     backends: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ class Query:
         if self.max_power_w is not None and not self.max_power_w > 0:
             raise UsageError(f"max power is {self.max_power_w:g} W; expected a positive power")
 
-        # Compute these values only once, because every request uses them.
+        # Every request uses the operating point, hash and conditions, so compute each only once.
         point = OperatingPoint(self.power_limit_w, self.clock_hz)
         hashed = hash((self.objective, self.max_slowdown, self.max_power_w, point, self.top, self.source))
         vars(self).update(_point=point, _hash=hashed, _conditions=Conditions(self.inputs, self.l2))
@@ -211,7 +211,7 @@ class Request:
 
 
 POWER_LIMITS = 8
-"""Number of power limits in a sweep. The highest is the default for a request about an op, or else the maximum."""
+"""Number of power limits in a sweep. Sweeps end at the default limit for an op, and at the maximum for one kernel."""
 CLOCKS = 8
 """Number of locked core clocks in a sweep, which ends at the boost clock."""
 CLOCK_STEP_HZ = 15e6
@@ -241,7 +241,7 @@ def lowest_clock_hz(gpu: GPU) -> float:
 
 
 def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
-    """Return a sweep over locked core clocks. `limit_w` is the power limit in watts; None means the GPU's default."""
+    """Return a sweep over locked core clocks. `limit_w` is the power limit in watts, or None for the default."""
     steps = np.linspace(lowest_clock_hz(gpu), gpu.boost_clock_hz, CLOCKS + 1)[1:]
     return tuple([OperatingPoint(limit_w, float(step // CLOCK_STEP_HZ * CLOCK_STEP_HZ)) for step in steps])
 

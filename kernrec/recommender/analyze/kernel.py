@@ -108,7 +108,7 @@ class Analysis(FormerNames):
         return self.answer.to_arrow()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys contain the unit."""
+        """Return plain values for JSON. Keys contain units."""
         return {
             **self.answer.as_dict(),
             "profiled": self.profiled,

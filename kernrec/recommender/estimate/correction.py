@@ -116,7 +116,7 @@ class ModelScope:
     beneath: "ModelScope | None" = None
     """Trained model that is applied before this model, or None if this model directly corrects the analytical model."""
     row_kind: str = ""
-    """Alignment of the rows of the matrices, or empty for kernels that ignore alignment; see `features.row_kind`."""
+    """Alignment of the rows of the matrices, or empty for kernels that ignore alignment. See `features.row_kind`."""
 
     def __repr__(self) -> str:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
@@ -279,7 +279,7 @@ def adapted(
     for number, (quantity, estimates) in enumerate((("latency", predicted.latency), ("energy", predicted.energy))):
         value, adaptation = estimates.value[scored] * factors[quantity], adaptations.get(quantity)
         below, above, source, own = (estimates.by_kind(row)[scored] for row in range(4))
-        source = np.where(source == TRANSFERRED, LEARNED, source)  # The model is adapted to this GPU.
+        source = np.where(source == TRANSFERRED, LEARNED, source)  # Measurements adapted the model to the GPU.
         if adaptation is not None and adaptation.interval.groups >= groups_needed():
             low, high = adaptation.interval.around(value)
             below, above = value / low, high / value

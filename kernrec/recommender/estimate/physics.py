@@ -56,7 +56,7 @@ def cold_seconds(problem: Problem, gpu: GPU) -> float:
 
 def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
     """Return the minimum seconds that a problem needs for DRAM traffic, and the minimum clock cycles for arithmetic."""
-    # Count no bytes if a kernel declares its own problem, because it may read only a part of the tensors.
+    # A kernel that declares its own problem may read only a part of the tensors, so count no bytes.
     moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)
     roof_clk = problem.flops / ideal_launch(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
     return moved / gpu.memory_bandwidth, roof_clk

@@ -66,7 +66,7 @@ class ReferenceTime:
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """Correction of a kernel's predicted times towards the reference time; see the module's description."""
+    """Correction of a kernel's predicted times towards the reference time. See the description of the module."""
 
     reference: ReferenceTime | None
     lead: float
@@ -97,7 +97,7 @@ def reference_of(space: "Space", problem: Problem) -> ReferenceTime | None:
     for backend, latency, launch_s in model.fastest(problem):
         if transferred := latency.transferred:  # A time from other GPUs may be too short for this GPU.
             latency = raised(latency, roof_s(problem, model.gpu))
-        # The recording includes a launch overhead. Replace it by the overhead that the analytical model assumes.
+        # Replace the launch overhead in the recording by the overhead that the analytical model assumes.
         started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S
         if (transferred, started_s) < first:
             best, first = (backend, latency), (transferred, started_s)

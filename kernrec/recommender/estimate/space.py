@@ -105,7 +105,7 @@ def parts_of(
                 able[rows[0].failed] = False
         forms_of_each.append(forms)
         measured.append(rows)
-        # Omit the epilogue, because a profile from sampled blocks already includes it.
+        # A profile from sampled blocks already includes the epilogue.
         parts.append((table.plan(forms[0]), in_engine, None, able, ran, None if table.kernel.sampled else epilogues))
     return parts, forms_of_each, measured
 

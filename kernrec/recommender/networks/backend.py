@@ -115,7 +115,7 @@ def _library(baseline: Baseline) -> str:
 
 
 def at_point(context: GpuContext, answered: LayerAnswer, point: OperatingPoint) -> Baseline:
-    """Return a layer's baseline at another operating point. If the backend has none there, return the old baseline."""
+    """Return a layer's baseline at another operating point, or the present baseline if the backend has no data."""
     baseline = answered.baseline
     assert baseline is not None, "the layer has a baseline"
     answer, library = answered.answer, (_library(baseline),)

@@ -144,7 +144,7 @@ def sweep_network(
         for number in list(costs):
             try:
                 ((_, position), *_) = select(candidates.at(number), query)
-            except UsageError:  # No config satisfies the query's bounds at this operating point.
+            except UsageError:  # Skip points where no config satisfies the bounds.
                 del costs[number]
                 continue
             each = costs_at(candidates, number, position)

@@ -62,7 +62,7 @@ class Exchange(JsonForm):
 
     count: int
     latency_s: Estimate
-    """Total latency of the all-reduces. Meanwhile, the GPU is assumed to draw the mean power of the layers."""
+    """Total latency in seconds. During an all-reduce, the GPU is assumed to draw the mean power of the layers."""
     link: str
 
     @property

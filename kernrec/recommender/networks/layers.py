@@ -45,7 +45,7 @@ class NetworkRequest:
     batch: int | None = None
     """Items per pass, such as images or sequences. None means the workload's batch size."""
     tp: int = 1
-    """Number of tensor-parallel GPUs. The answer describes one of them."""
+    """Number of tensor-parallel GPUs. The answer describes one GPU."""
     context: int | None = None
     """Number of tokens to attend to, or length of a prompt. None means the workload's value."""
     phase: str | None = None

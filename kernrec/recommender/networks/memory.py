@@ -95,7 +95,7 @@ def shortage(
     def fits(batch: int, tp: int) -> bool:
         try:
             return memory_of(*other(batch, tp)).fits(gpu)
-        except UsageError:  # The network does not support this batch size or number of GPUs.
+        except UsageError:  # Networks refuse some batch sizes and numbers of GPUs.
             return False
 
     remedies = list[str]()

@@ -144,7 +144,7 @@ def serve_audit(
 
 
 def _with_triton(served: Deployment, shipped: Shipped) -> tuple[Deployment, list[str]]:
-    """Return the deployment with a release of Triton, and notes on this choice."""
+    """Return the deployment with a release of Triton, and notes on the choice."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=numbers)
     if served.triton:
         text = served.triton + ".0" if served.triton.count(".") == 1 else served.triton
@@ -192,14 +192,14 @@ def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> Audited
 def _compared(
     audited: AuditedFile, served: Deployment, tokens: Sequence[int], comparing: Comparer, progress: Progress | None
 ) -> AuditedFile:
-    """Return the file with a comparison for each number in `tokens`, or with the reason why this is impossible."""
+    """Return the file with a comparison for each number in `tokens`, or with the reason why costs are unknown."""
     made: list[Comparison] = []
     try:
         for count in tokens:
             if progress is not None:
                 progress(f"{audited.file.name}: {count} tokens")
             made.append(comparing.compare(audited.file, served, count))
-    except KernrecError as error:  # This file's kernel may fail to import. Audit the other files.
+    except KernrecError as error:  # Audit other files even if a kernel fails to import.
         if not made:
             return replace(audited, why_none=str(error))
     kernel = own_kernel(served, audited.file) or f"a stand-in for {OWN_KERNELS[served.engine, audited.file.kind]}"

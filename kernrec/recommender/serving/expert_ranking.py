@@ -166,7 +166,7 @@ def formula(shape: ProductShape, tokens: int, gpu: GPU, configs: Array) -> tuple
     reads = blocks * stage * steps
     padded = 2 * tiles_m * m * np.ceil(width / n) * n * depth
     from_dram = 0.4 if weights < gpu.l2_bytes else np.clip(weights / reads, 0.25, 1)
-    # Hopper's tensor cores process 64 rows at a time, so smaller tiles waste a part of them.
+    # Hopper's tensor cores process 64 rows at a time, so a smaller tile wastes rows.
     narrow = np.where((gpu.sm // 10 == 9) & (m < 64), 0.5, 1.0) * np.minimum(1, resident * warps / 4)
     math_s = resident * 2 * m * n * k / (flops / gpu.sms * narrow)
     dram_s = resident * stage / (bandwidth / gpu.sms) * from_dram

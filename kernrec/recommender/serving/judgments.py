@@ -265,7 +265,6 @@ def _fastest(cache: TunedCache) -> TunedEntry | None:
 
 
 def _used_entries(cache: TunedCache) -> list[TunedEntry]:
-    """Return the fastest entry. If the cache has no times, return every entry that has no error."""
     best = _fastest(cache)
     return [entry for entry in cache.entries if not entry.error] if best is None else [best]
 
