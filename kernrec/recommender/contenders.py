@@ -78,7 +78,7 @@ def contenders_of(
 
     Args:
         candidates: non-empty set. Its costs must not include measurements.
-        objective: quantity to minimize; `pareto` raises `UsageError`.
+        objective: quantity to minimize. `pareto` raises `UsageError`.
         weight: importance of the problem in a `JointPosterior`.
         among: configs that may become contenders, or None for all configs.
         always: configs that always become contenders, such as measured configs.

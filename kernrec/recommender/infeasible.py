@@ -63,8 +63,8 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
     """Return the end of an error message, which explains why no kernel runs a problem.
 
-    The text suggests smaller sizes, data types or layouts. Without such a suggestion, it names a constraint of each
-    kernel.
+    The text suggests smaller sizes, data types or layouts. Without a suggestion, the text names a constraint of
+    each kernel.
     """
     if problem.too_large:
         return f": {problem.too_large}"

@@ -110,7 +110,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     measurement: MeasuredAnswer | None = None
     """Measurement of the config at this operating point, or None if there is none."""
     alike: int = 0
-    """Number of other configs that this row also represents, because they are nearly the same."""
+    """Number of similar configs that the recommendation also represents."""
     unsure: float = 1.0
     """Factor by which comparisons with measured configs multiply the costs. Above 1 for uncertain predictions."""
     inputs: str = RANDOM

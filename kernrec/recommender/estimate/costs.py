@@ -145,7 +145,7 @@ class Costs:
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
-        """Combine the `Costs` of single operating points, all with the same candidates, in one `Costs`."""
+        """Combine the costs of the same candidates at several single operating points."""
         firsts = accumulate((costs.kinds.shape[-1] for costs in points), initial=0)
         kind = np.stack([costs.kind + first for costs, first in zip(points, firsts, strict=False)], 1)
         kinds = np.concatenate([costs.kinds for costs in points], -1)

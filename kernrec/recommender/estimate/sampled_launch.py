@@ -34,7 +34,7 @@ bytes take 1.70 to 1.92 times as long.
 _NEAR_TURN_CLK = 1.25
 """Clock cycles between atomic operations in L2 on two different sectors within 512 bytes.
 
-The value is fitted to histograms with 512 bins of 4 bytes. They reach 47 G additions per second on GPUs from an RTX
+The value is fitted to histograms with 512 bins of 4 bytes, which reach 47 G additions per second on GPUs from an RTX
 3060 to an RTX 3080. Histograms of other sizes are assumed to need the same time per 512 bytes.
 """
 _L2_OF_WRITES = 0.25

@@ -129,7 +129,7 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
     Args:
         limits: power limit of the first operating point in the engine's form, or None for no power limit.
         points: number of operating points.
-        most: maximum number of configs to estimate for each kernel and problem; 0 for all configs.
+        most: maximum number of configs to estimate for each kernel and problem, or 0 for all configs.
 
     Raises:
         UsageError: an expression of a kernel has no value on a problem.

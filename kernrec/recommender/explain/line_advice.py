@@ -28,7 +28,7 @@ class LineAdvice(JsonForm):
 
     file: str
     line: int
-    """Line number; 0 if the advice is about the whole launch."""
+    """Line number, or 0 for advice about the whole launch."""
     text: str
     problem: str
     change: str
