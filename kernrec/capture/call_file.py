@@ -38,7 +38,7 @@ class CudaCall:
         return kernel_of_ptx(self.ptx, self.entry, self.grid, self.block, self.arguments, self.shared, captured=True)
 
     def seconds(self, gpu: GPU, database: Path, budget: int) -> float:
-        """Return the predicted time of one launch in seconds, with the program's block size.
+        """Predict the time of one launch in seconds. The block size is the program's.
 
         Args:
             database: Path of the database that stores the kernel's profile.

@@ -116,7 +116,7 @@ def _file_of(module: LoadedModule, function: Function) -> str:
 
 
 def _buffer_names(module: LoadedModule, function: Function, launch: KernelLaunch) -> dict[int, str]:
-    """Return the first kernel parameter that points to each buffer, keyed by the buffer's number (2 for `b2`)."""
+    """Name each buffer after the first kernel parameter that points to it. The keys are numbers of buffers."""
     place = module.lines.of(function.instructions[0].line)
     names: list[str] = []
     if place is not None and Path(place.file).is_file():

@@ -124,7 +124,7 @@ def _public(name: str) -> dict[str, str | None]:
     """Return the behavior of each public function of the library `driver` or `runtime`.
 
     The behavior is a number to write to the first argument, the name of a function with the same behavior, or an empty
-    text for a function that only reports success. It is None if the C++ sources may define the function.
+    text for a function that only reports success. It is None if C++ code defines the function, or kernrec lacks it.
     """
     words = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     return {call: value if equals else None for call, equals, value in (word.partition("=") for word in words)}

@@ -101,7 +101,7 @@ class Recorder:
         self._calls: dict[str, dict[str, Call]] = {}
         self._lock = threading.Lock()
         self._scratch = TemporaryDirectory(prefix="kernrec-")
-        """Folder for the contents of buffers, which may not fit in memory."""
+        """Folder for the contents of buffers, which can be larger than the main memory."""
         self.launches = 0
         self.called = False
         self.refused: set[str] = set()
@@ -198,7 +198,7 @@ class _Description:
         return images[number] if handle >> WINDOW_SHIFT == IMAGE_WINDOW and 0 <= number < len(images) else None
 
     def _words(self, structure: bytes, memory_of: dict[int, np.ndarray]) -> list[str]:
-        """Return the initial values of a structure in PTX: bytes, or words of 8 bytes if it contains pointers.
+        """Return PTX values that initialize a structure: bytes, or words of 8 bytes if the structure contains pointers.
 
         The memory of each pointer is added to `memory_of`, keyed by address.
         """
@@ -369,7 +369,7 @@ def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str
         constant = f".const .align {align} .{kind} {name}[{len(words)}] = {{{', '.join(words)}}};\n"
         head = ptx[match.end() : parameter.start()] + ptx[parameter.end() : start]
         end = _end_of_body(ptx, start)
-        # Assume that a load through a register also reads the structure, because kernels read scalars by name.
+        # Kernels read scalar parameters by name, so assume that each load through a register reads the structure.
         body = re.sub(rf"\bld\.param(\S*)([^;]*\[(?:{re.escape(name)}\b|%))", r"ld.const\1\2", ptx[start:end])
         body = body.replace("cvta.param", "cvta.const")
         before = ptx[: match.end()]

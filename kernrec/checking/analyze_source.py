@@ -213,12 +213,12 @@ class SourceReport:
 
     @property
     def what_to_do(self) -> str:
-        """Return the most valuable advice for a source line, or advice for the config if there is none."""
+        """Return the advice with the largest gain. If no source line has advice, return the report's advice."""
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 
 def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, query: Query) -> SourceReport:
-    """Explain the performance of a kernel. The host code in the same file determines grid and arguments.
+    """Explain the performance of a kernel in a source file. The file's host code determines grid and arguments.
 
     Args:
         words: Name of the kernel, and the user's options about its launch.
@@ -245,8 +245,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
     explained = report(about, Context([database]), made.config)
     notes = [*made.assumed, *([made.draft.unset] if made.draft.unset else [])]
     advice: list[LineAdvice] = []
-    # Try random integers first, because they reveal more about branches than zeros. If they are invalid as indices, use
-    # zeros.
+    # Random integers reveal more about branches, but may be invalid as indices. So try zeros second.
     for zeros in (False, True):
         sample = made if zeros else program_launch(path, words, gpu, 10.0, zeros, assume=True)
         try:

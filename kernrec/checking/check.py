@@ -99,7 +99,7 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
-    """Create the arguments that descriptions for `kernrec check` define, keyed by name or position.
+    """Create kernel arguments from descriptions such as `x=f32[4096]`, keyed by name or position.
 
     Raises:
         UsageError: A description cannot be read, names a file, is a texture or a tensor map, or is too large.
@@ -117,9 +117,9 @@ def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str
 Reference = Mapping[str, Any] | Callable[..., Any]
 
 BUDGET = 20_000_000
-"""Maximum number of PTX instructions of a batch of thread blocks. A batch that exceeds it counts as an endless loop."""
+"""PTX instructions that a batch of thread blocks may execute. A kernel that needs more counts as an endless loop."""
 _ASSUMED_TERMS = 4096.0
-"""Assumed number of terms per sum, for the default tolerance."""
+"""Number of terms that each output element is assumed to sum up, for the default tolerance."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class CheckResult:
     registers: int | None
     """Registers per thread, or None if the source is PTX."""
     spill_bytes: int | None
-    """Bytes per thread that spilled registers store and load, or None if the source is PTX."""
+    """Bytes that each thread stores and loads because of spilled registers, or None if the source is PTX."""
     arrays: Mapping[str, np.ndarray]
     """Contents of all arrays after the launch, keyed by name."""
 

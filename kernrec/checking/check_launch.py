@@ -116,7 +116,7 @@ def check_launch(
 
 
 def without_guesses(checked: Checked, draft: Draft) -> Checked:
-    """Replace out-of-bounds errors by a note if neither the host code nor the user states the buffer's size."""
+    """Remove out-of-bounds errors for buffers whose size in `draft` is a guess, and add a note."""
     stated = {text.partition("=")[0] for text in draft.launch.arguments} if draft.launch is not None else set()
     guessed = draft.buffers.keys() - stated
     beyond = {each.memory for each in checked.findings if each.kind == "out-of-bounds"} & guessed
@@ -147,14 +147,14 @@ def is_harmless(function: Function, raw: RawFinding) -> bool:
     if raw.kind != "uninitialized-shared" or load.opcode != "ld" or not isinstance(value, Register):
         return False
     users = [ins for ins in function.instructions if value.name in ins.sources]
-    # Stencils copy unwritten values within shared memory.
+    # Copies within shared memory are harmless: stencils copy values that they never use.
     copies = all(ins.opcode == "st" and "shared" in ins.modifiers and ins.operands[1] == value for ins in users)
     return copies or _is_speculative(function, value.name)
 
 
 def _is_speculative(function: Function, name: str, steps: int = 2) -> bool:
-    """Return whether the compiler probably moved the load of a register before the `if` that guards the load."""
-    # The kernel then uses the value only in `selp`, or in a comparison that it combines with another condition.
+    """Return whether the compiler probably moved a load into the register `name` above the `if` that guards it."""
+    # Only `selp`, or a comparison that is combined with another condition, uses a value that is loaded too early.
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
         (ins.opcode == "selp" and ins.operands[-1] != Register(name))
@@ -309,11 +309,7 @@ def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[st
 
 
 def _buffers(kernel: Kernel, problem: Problem, folder: Path, zeros: bool) -> dict[str, np.ndarray]:
-    """Return the contents of the kernel's buffers.
-
-    Buffers of indices contain valid indices. Other buffers contain random numbers, but unknown integers are zeros if
-    `zeros` is true.
-    """
+    """Return the contents of the kernel's buffers. If `zeros` is true, integers that the spec does not state are 0."""
     buffers = Tensors(kernel, problem, folder).filled
     for name, tensor in problem.tensors.items():
         sample = kernel.initial_values.get(name)

@@ -22,7 +22,7 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.process import confine, kill_group, limit_resources, module_command, own_group
 
 LAUNCH_BUDGET = 5_000_000
-"""Maximum number of PTX instructions of a batch of thread blocks. Their emulation takes a few seconds."""
+"""PTX instructions that a batch of thread blocks may execute. The emulator needs a few seconds for this number."""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class Describer:
         Args:
             function: The kernel that ran, with its calls inlined.
             lines: Source lines of the kernel's PTX.
-            origins: Original file and line of each line of the compiled source. Empty if both files are the same.
+            origins: Original file and line of each line of the compiled source. Empty if the original file is compiled.
             file: Name of the source file, for kernels without line information.
         """
         self.kernel, self._function, self._file, self._origins = kernel, function, file, origins
@@ -135,7 +135,7 @@ class Describer:
 
     def of(self, raw: RawFinding) -> Finding:
         """Return the finding for a report of the emulator."""
-        if raw.kind == "race-atomic":  # Describe the plain write, which is usually an initialization.
+        if raw.kind == "race-atomic":  # Describe the non-atomic write, which is usually an initialization.
             raw = raw._replace(source=raw.other, other=raw.source)
         if raw.kind == "barrier":  # Describe the access that comes first in the source code.
             raw = raw._replace(source=min(raw.source, raw.other), other=max(raw.source, raw.other))
@@ -220,7 +220,7 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Insert the right buffer into the emulator's message about an access just before the start of a buffer.
+    """Correct the buffer's name in the emulator's message about an access just before the start of a buffer.
 
     The emulator names the previous buffer in memory. `buffers` contains all names in the order of the addresses.
     """

@@ -1,8 +1,8 @@
 """Run one measuring campaign on all GPUs of a cluster.
 
-Each GPU model has its own `Chooser`. All GPUs of a model share one limit on the number of configs, and each GPU has its
-own time limit. With `Strategy.ALL`, one GPU measures all configs of a problem, because two GPUs of the same model can
-differ more in speed than two good configs. The other strategies divide one problem among all GPUs of the model.
+All GPUs of a model share one limit on the number of configs, and each GPU has its own time limit. If every config is
+measured (`Strategy.ALL`), one GPU measures all configs for a shape, because two GPUs of the same model can differ more
+in speed than two good configs. Otherwise, all GPUs of a model measure some of the configs for each shape.
 """
 
 import math

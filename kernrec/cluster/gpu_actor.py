@@ -76,7 +76,7 @@ class Answer:
     """Identity of the GPU, or None if it could not be opened."""
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    """Duration of the visit in seconds, on the device's clock."""
+    """Duration of the visit in seconds. A simulated GPU reports simulated time."""
     spent: bool = False
     error: str | None = None
     """Reason why the GPU leaves the campaign, or None if the GPU stays. The reason is empty if the user did not request

@@ -122,7 +122,7 @@ class RayCluster:
         try:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-            # Reserve the name of the campaign on this node: another node may die before the campaign ends.
+            # Reserve the campaign's name with an actor on this node: other nodes may die before the campaign ends.
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
             self._holder = ray.remote(_Holder).options(name=_NAME, num_cpus=0, scheduling_strategy=here).remote(who)
             ray.get(self._holder.who.remote(), timeout=CONNECT_S * 6)

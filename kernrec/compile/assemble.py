@@ -83,7 +83,7 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
                 log,
             )
     if status and _TOO_OLD.search(log) and sm < _TURING:
-        # Assemble for Turing, which has as many registers as Volta. Drop the machine code, because it differs.
+        # Assemble for Turing, which has as many registers as Volta. Volta cannot run Turing's code, so drop the code.
         turing = assemble(ptx, _TURING, name)
         return replace(turing, cubin=b"")
     if status:
@@ -101,7 +101,7 @@ def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         path.write_text(ptx, encoding="utf-8")
-        linked_later = ["--compile-only"] if "cudaCDP2" in ptx else []  # The code calls CUDA functions without a body.
+        linked_later = ["--compile-only"] if "cudaCDP2" in ptx else []  # Linking would add the `cudaCDP2` functions.
         command = [tool, "-v", *linked_later, f"--gpu-name={target}", str(path), "-o", str(cubin)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_ASSEMBLER_LIMIT_S, check=False)

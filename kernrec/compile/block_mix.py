@@ -34,9 +34,7 @@ _SUBROUTINE = "$"
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
 _MOST_MISSING, _MOVED = 1.5, 6
-"""Maximum ratio of estimated to actual instructions of a block. `_MOVED` more may have moved to other blocks."""
 _MOST_ADDED, _UNROLLING = 3.0, 40
-"""Maximum ratio of actual to estimated instructions of a block. `_UNROLLING` more may prepare an unrolled loop."""
 _ENOUGH_VOTES = 0.25
 _LARGEST = 10_000_000
 """Maximum number of machine instructions times number of branches. Larger kernels are estimated from PTX."""
@@ -93,7 +91,7 @@ class _Charge:
 
 
 class MachineLowering:
-    """Value for `EmulationOptions.lowering` that counts machine instructions, or estimates them from PTX."""
+    """Counter of machine instructions per basic block. It estimates the instructions from PTX if necessary."""
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
         self._code = (machine_code(ptx, sm) or {}).get(entry)
@@ -145,6 +143,7 @@ class _Matching:
         for block in self.function.blocks:
             index, estimate = block.index, self.estimated[block.index]
             actual, expected = sum(issue[index].values()), sum(estimate.values())
+            # Accept differences: ptxas moves instructions to other blocks, and adds code that prepares unrolled loops.
             near = expected <= _MOST_MISSING * actual + _MOVED and actual <= _MOST_ADDED * expected + _UNROLLING
             same = index in related or self.heads.get(index, index) != index or near
             stated = _bytes_of(block)
@@ -178,7 +177,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return the number of copies of each basic block, and the blocks for which machine code suggests a number."""
+        """Return the number of copies of each block in machine code, and the blocks whose number is not assumed."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):

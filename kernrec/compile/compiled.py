@@ -26,9 +26,7 @@ class Resources:
 
     registers: int
     spill_store_bytes: int
-    """Bytes per thread that spills store."""
     spill_load_bytes: int
-    """Bytes per thread that spills load."""
     stack_bytes: int
     static_smem_bytes: int
 
@@ -102,7 +100,7 @@ class CompileJob:
 
 
 def wheel_folders(*names: str) -> list[Path]:
-    """Return the paths to which NVIDIA's wheels install the folders `names`, such as `cu13/bin`."""
+    """Return the paths at which NVIDIA's wheels install folders such as `cu13/bin`."""
     # `find_spec` imports nothing, because `nvidia` is a namespace package.
     package = importlib.util.find_spec("nvidia")
     places = (package.submodule_search_locations or []) if package else []
@@ -139,7 +137,7 @@ _ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
 
 
 def target_name(source: str, sm: int) -> str:
-    """Return the target of a CUDA source, such as `sm_90`, or `sm_90a` for instructions of only this architecture."""
+    """Return a CUDA source's target, such as `sm_90`. It is `sm_90a` if the code cannot run on later architectures."""
     return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
 
 

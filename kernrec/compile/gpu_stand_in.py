@@ -1,7 +1,7 @@
 """Simulate a GPU for torch and Triton, so that programs can launch Triton functions without a GPU.
 
-A launch executes nothing. Tensors on "cuda" are stored on the CPU, but report a GPU as their device. CUDA
-implementations that a package registers receive these tensors, too.
+A launch executes nothing. Tensors on "cuda" are stored on the CPU, but report a GPU as their device. Packages may
+register CUDA implementations of torch operators, which then run on such tensors.
 """
 
 import functools
@@ -85,11 +85,11 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
         (torch._C, _library_calls(torch, simulated)),
         (torch.cuda, _cuda_calls(torch, simulated)),
         (torch, {"Generator": _generator(torch)}),
-        # Torch adds the default device to calls after `mode` has replaced GPUs, so replace the default device, too.
+        # Torch adds the default device to a call after `mode` replaced GPUs by the CPU. So replace the default, too.
         (context, {"__init__": _on_cpu(torch, context.__init__)}),
         (torch.version, {} if torch.version.cuda else {"cuda": "13.0"}),
         (torch.autocast, {"__init__": _on_cpu(torch, torch.autocast.__init__)}),
-        # Torch does not apply `mode` in `backward`, but Triton functions may also launch kernels there.
+        # Torch turns `mode` off during `backward`, which may launch Triton functions, too. So turn `mode` on again.
         (torch.autograd, {"_engine_run_backward": _within(mode, torch.autograd._engine_run_backward)}),
         (torch.library.Library, {"impl": _for_both_devices(mode, torch.library.Library.impl)}),
     ]
@@ -256,7 +256,7 @@ def _within(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_both_devices(mode: Any, register: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement of torch's `Library.impl` that registers CUDA implementations for the CPU, too."""
+    """Wrap torch's `Library.impl`, so that it registers each CUDA implementation also for the CPU."""
     replaced_names: set[tuple[str, str]] = set()
 
     @functools.wraps(register)
@@ -330,7 +330,7 @@ class StandInDriver:
         self.launcher_cls = _constant(_constant(None))
         self.get_current_target = _constant(GPUTarget("cuda", gpu.sm, 32))
         self.get_current_device = self.get_current_stream = _constant(0)
-        # Module, function, registers, spills and threads per block
+        # `load_binary` returns a module, a function, and the numbers of registers, spills and threads per block.
         self.load_binary, self.unload_module = _constant((1, 1, 32, 0, 1024)), _constant(None)
         properties = {
             "max_shared_mem": gpu.limits.smem_per_block,

@@ -330,9 +330,9 @@ class Processors:
 
 @contextmanager
 def processors_of(processors: "Processors | int") -> Iterator[Processors]:
-    """Within a `with` block, provide `processors`, or start that many processes if it is a number.
+    """Yield `processors` in a `with` block. If `processors` is a number, start as many processes for the block.
 
-    Processes that this function starts end with the block. After an exception, the block does not wait for their tasks.
+    If the block raises an exception, end the started processes without waiting for their tasks.
     """
     if not isinstance(processors, int):
         yield processors

@@ -68,7 +68,7 @@ def together_key(job: CompileJob) -> tuple[str | int, ...]:
 
 @lru_cache(maxsize=1)
 def _deciding_macros(source: str) -> tuple[str, ...]:
-    """Return the names in `#if` conditions that decide whether a source declares dynamic shared memory."""
+    """Return the macros on which a source's declaration of dynamic shared memory depends."""
     conditions: list[str] = []
     names: set[str] = set()
     for line in source.splitlines():
@@ -101,7 +101,7 @@ class Together:
             yield self._alone(rest.pop(0))
         kernel = self._kernels.get(source)
         if len(rest) > 1 and kernel is not None:
-            yield None  # Announce that the other jobs are compiled together.
+            yield None  # Tell the caller that one run compiles all other jobs.
             if (together := compile_together(rest, kernel)) is not None:
                 for job, compiled in zip(rest, together, strict=True):
                     if compiled is not None:
@@ -134,8 +134,8 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         kernel: name of the source's kernel in the PTX of a single config.
 
     Returns:
-        PTX and resources of each job, or None if the jobs must be compiled separately. A job's result is None if only
-        other jobs use dynamic shared memory.
+        PTX and resources of each job, with None for a job that must be compiled separately. None if all jobs must be
+        compiled separately.
     """
     name = _identifier(kernel)
     copies = [f"{name}__kr{number}_" for number in range(len(jobs))]

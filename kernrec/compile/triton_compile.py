@@ -128,7 +128,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:
-    """Add missing pointers to scratch memory to a kernel's parameters. Triton 3.4 declares one of the two pointers."""
+    """Declare the scratch memory pointers that a kernel lacks. Triton 3.4 declares only one of the two pointers."""
     head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
     missing = own + SCRATCH - head[1].count(".param") if head else 0
     more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))
@@ -166,7 +166,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return Triton's type of an argument. Store a constant in `constants`, or a known divisor in `attributes`."""
+        """Return an argument's Triton type, and record its constant value or known divisor under `path`."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"
@@ -229,7 +229,7 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
     def inspect(backend: Any = None, stages: Any = None, *rest: Any) -> tuple[str, str] | None:
         if stages is None:
-            return "kernrec", "kernrec"  # Triton adds this text to its cache key.
+            return "kernrec", "kernrec"  # Triton adds the returned text to its cache key.
         assemble = stages["cubin"]
 
         def assembled(source: Any, metadata: Any) -> Any:

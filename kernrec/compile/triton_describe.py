@@ -102,7 +102,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
         for layer in layers:
             # The decorator `triton.heuristics` adds these constants.
             for name, value in getattr(layer, "values", {}).items():
-                # A captured launch may already contain the constant.
+                # A captured launch may already have a value for the constant `name`.
                 if name not in arguments and name not in constants:
                     names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}

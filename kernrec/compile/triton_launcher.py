@@ -16,7 +16,7 @@ DESCRIPTOR = "tensordesc"
 """Prefix of Triton's types of tensor descriptors, such as `tensordesc<bf16[128, 64]>`."""
 _MARK = "// kernrec launcher "
 _SWIZZLES = (0, 32, 64, 128)
-"""Width of each swizzle mode in bytes, indexed by the CUDA driver's number, which Triton uses, too."""
+"""Width of each swizzle mode in bytes, indexed by the mode's number in the CUDA driver and in Triton."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def with_needs(ptx: str, needs: LauncherNeeds | None) -> str:
 
 
 def needs_of(ptx: str) -> LauncherNeeds | None:
-    """Return the needs in a PTX text's comment, or None if there is no such comment."""
+    """Return the `LauncherNeeds` that `with_needs` added to a PTX text, or None if the text has none."""
     match = re.search(rf"^{_MARK}(.*)$", ptx, re.MULTILINE)
     if match is None:
         return None

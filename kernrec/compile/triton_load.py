@@ -41,7 +41,7 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """Within a `with` block, make Triton, and torch if requested, report a simulated GPU if there is none."""
+    """Within a `with` block, simulate a missing GPU for Triton. If `torch` is true, simulate the GPU for torch, too."""
     if torch:
         with suppress(ImportError):
             importlib.import_module("torch")

@@ -61,8 +61,8 @@ def answer_request(
     """Answer a request from standard input with limited memory, and return the exit status of the process.
 
     Args:
-        task: function that answers a request. Printed text is dropped, and errors become the value of `refused`. The
-            request contains the name of the user's file as `name`.
+        task: function that answers a request. Printed text is dropped. If it raises an error, the answer is
+            `{"refused": MESSAGE}`. The request's key `name` names the user's file.
         plain: function that converts a value that JSON cannot represent.
     """
     from kernrec.compile.pool import limit_memory

@@ -64,7 +64,7 @@ def emit_project(answers: Sequence[Answer]) -> Files:
 
 
 def function_name(problem: Problem) -> str:
-    """Return the name of the C++ function that launches a problem, such as `softmax_f16_row_rows64_columns512`."""
+    """Return the name of the C++ function that computes a problem, such as `softmax_f16_row_rows64_columns512`."""
     sizes = "_".join(f"{name}{size}" for name, size in problem.dims)
     return f"{problem.op}_{problem.dtype}_{problem.layout}_{sizes}"
 
@@ -172,7 +172,7 @@ def _launcher(recommendation: Recommendation, names: Mapping[str, str]) -> str:
 
 
 def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> list[str]:
-    """Return C++ code for a launch. `address` and `places` contain the addresses of kernel and tensors as C++ code."""
+    """Return C++ code for a launch, given C++ expressions for the kernel's address and for each tensor's address."""
     lines = ["{"]
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):

@@ -18,7 +18,7 @@ TOOLS = ("vllm", "sglang")
 
 
 def of_every_call(name: str, detail: str) -> bool:
-    """Return whether `detail` allows one tuning file for all analyzed calls of a Triton function."""
+    """Return whether one tuning file can contain the configs for all analyzed calls of a Triton function."""
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
 
 
@@ -69,9 +69,9 @@ def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
     return tuple(tuple(row[place] for place in places) for row in kernel.listed.rows)
 
 
-def merged(before: bytes, new: bytes, place: str) -> bytes:
-    """Merge two tuning files. Entries of `new` take precedence. Raise `UsageError` if the existing file is invalid."""
-    entries, version = read_moe_configs(before.decode("utf-8", "replace"), place)
+def merged(existing: bytes, new: bytes, path: str) -> bytes:
+    """Replace or add the entries of `new` in a tuning file. Raise `UsageError` if the existing file is invalid."""
+    entries, version = read_moe_configs(existing.decode("utf-8", "replace"), path)
     added, _ = read_moe_configs(new.decode(), "what is emitted")
     return write_moe_configs(entries | added, version).encode()
 

@@ -142,7 +142,7 @@ Count = TypeVar("Count", int, Ints)
 Share = TypeVar("Share", float, npt.NDArray[np.floating])
 
 _WARP = 32
-_UNLIMITED = 1 << 20  # Block limit of a resource that the kernel does not use. Other limits are lower.
+_UNLIMITED = 1 << 20  # Block limit of a resource that the kernel does not use. The value exceeds all real limits.
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def occupancy(
     by_warps_and_registers, columns, by_smem = _tables(limits)
     unit = limits.smem_allocation_unit
     warps = -(-threads // _WARP)
-    # Map values outside a table's range to an entry with 0 blocks. Index -1 is the last entry.
+    # Map values outside a table's range to the table's first or last entry, which states 0 blocks.
     column = np.clip(warps, 0, columns - 1)
     last_row = limits.max_registers_per_thread + 1
     row = np.where(registers >= 0, np.minimum(registers, last_row), last_row)

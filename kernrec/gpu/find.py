@@ -14,7 +14,7 @@ from kernrec.util.cache import shipped_toml
 _CATALOG = Path(__file__).with_name("catalog")
 _LEADING_WORDS = ("nvidia", "geforce", "tesla", "rtx")
 
-# `GPU` fields that each key of a catalog file sets. The fields have the same source as the key.
+# Fields of `GPU` that each key of a catalog file sets. The data sheet cited for a key applies to all its fields.
 _FIGURES = {
     "chip": ("chip", "sm"),
     "sms": ("sms",),
@@ -183,7 +183,7 @@ def gpu_from(entry: Mapping[str, Any], **fields: Any) -> GPU:
     """Return the GPU that an entry of the catalog or a GPU file describes.
 
     Args:
-        entry: Figures in data-sheet units: all keys of `_FIGURES` except `power_range`, plus `title` and `sm`.
+        entry: Figures in data-sheet units, keyed as in a GPU file: `title`, `sm`, `clock_mhz` and others.
         fields: Fields of the `GPU` that the entry does not set.
     """
     clock, memory, power = entry["clock_mhz"], entry["memory"], entry["power_w"]

@@ -23,10 +23,10 @@ _COUNT = re.compile(
     r"iter|step|stage|level|pass|round|mode|flag|depth|radius|halo|pad|dilation|trans|is_", re.IGNORECASE
 )
 _SINGLE_SIZE, _MATRIX_SIDE, _TWO_SIZES, _MORE_SIZES = 1 << 20, 1024, 1024, 128
-"""Assumed value of each unknown size of a launch. The value depends on the number of unknown sizes."""
+"""Assumed sizes for a launch with one unknown size, with one matrix side, with two sizes, and with more sizes."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_END = 1 << 32
-"""Maximum offset, in bytes, of an access for which kernrec enlarges a buffer."""
+"""Largest byte offset up to which kernrec enlarges a buffer that is too small for an access."""
 _MOST_ENLARGED = 32
 """Maximum number of buffers to enlarge. The launch is emulated again after each enlargement."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)
@@ -41,10 +41,10 @@ def assumed_words(
     Return None if a missing part, such as a texture, can only be read from a file.
 
     Args:
-        missing: Missing parts, in the form of `Draft.missing`.
+        missing: Missing parts as arguments of `kernrec analyze` with placeholders, such as `n=NUMBER`.
         axes: Number of grid axes and number of block axes that the kernel uses, 1 to 3 each.
         threads: Maximum number of threads per block.
-        unsized: C++ types of the elements of buffers with an unknown size, keyed by pointer parameter.
+        unsized: C++ element type of each buffer of unknown size, keyed by the buffer's kernel parameter.
     """
     names = [match[1] for text in missing if (match := _NUMBER.fullmatch(text))]
     sizes = [name for name in names if is_size(name)]

@@ -67,7 +67,7 @@ class Draft:
     """Note on `__constant__` and `__device__` variables without a value, or an empty string."""
 
     buffers: Mapping[str, str] = field(default_factory=dict)
-    """Text such as `x=f32` or `x=zeros:i32` for each buffer that the user did not size, keyed by name in the spec."""
+    """Type and content (`x=f32` or `x=zeros:i32`) of buffers whose size the user did not state, keyed by spec name."""
     chosen: tuple[str, ...] = ()
     """Arguments of `kernrec analyze` that kernrec chose."""
 
@@ -132,7 +132,7 @@ def includer_of(source: Path) -> Path | None:
 
 
 def _definition_elsewhere(text: str, source: Path) -> str:
-    """Return a hint to analyze the file that defines one of the program's kernels, or an empty string."""
+    """Return a hint that names another file with a kernel that `text` mentions, or an empty string."""
     mentioned = re.findall(r"__global__[^;{}()]*?\b(\w+)\s*\(|\b(\w+)\s*<<<", text)
     names = {name for pair in mentioned for name in pair if name}
     for file, other in _programs_beside(source) if names else ():

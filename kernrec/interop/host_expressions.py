@@ -90,9 +90,9 @@ def rounded_up(left: str, right: str) -> str:
 
 
 def whole(text: str, rounded: Callable[[float], int]) -> str:
-    """Apply `rounded` to a number with decimals. Return an expression without decimals unchanged.
+    """Apply `rounded` to a number such as `2.5`. Return an expression without a decimal point unchanged.
 
-    Raise `UnknownError` if an expression with decimals is not a single number.
+    Raise `UnknownError` for an expression such as `2.5 * n`.
     """
     if not re.search(r"\d\.|\de[+-]", text):
         return text

@@ -108,7 +108,7 @@ class HostProgram:
         return fields
 
     def _members(self, kind: str) -> Iterator[tuple[str, str, int]]:
-        """Yield the type, the declarator and the number of array elements of each member of a structure."""
+        """Yield (type, declarator, number of array elements) for each member of a structure."""
         fields = self.structures.get(kind.replace("struct ", "").strip())
         if fields is None:
             raise UnknownError

@@ -48,7 +48,7 @@ class HostValues(HostProgram):
         self.begin()
 
     def begin(self) -> None:
-        """Start the budget of syntax nodes for the expressions of one launch."""
+        """Reset the number of syntax nodes that may be read for one launch."""
         self._nodes_left = _MOST_NODES
 
     def extents(self, node: "Node | None") -> "list[Node]":
@@ -167,7 +167,7 @@ class HostValues(HostProgram):
                 return value(dict(zip("xyz", self.extents(child(node, "argument")), strict=False)).get(text[-1]))
             case "call_expression":
                 return self._called(node, names, steps)
-            # The parser reads `f(n, a * b)` in `dim3 grid(f(n, a * b));` as a declaration, so evaluate it here.
+            # In `dim3 grid(f(n, a * b));`, the parser mistakes the call of `f` for a declaration.
             case "parameter_declaration" if (declarator := child(node, "declarator")) is not None:
                 if declarator.type == "abstract_function_declarator":
                     return self._called(node, names, steps)

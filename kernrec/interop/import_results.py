@@ -74,11 +74,11 @@ def import_results(
     Args:
         wanted: Parts of the measured problem that neither the file nor the kernel's spec states.
         gpu: Name of the measured GPU. It is required if the file does not name the GPU.
-        kernel: Kernel with its source, or only its name. A kernel with its source is stored, and the results become
-            measurements of the kernel. A name is required if the file names no kernel. If the file names several
-            kernels, only the results of one kernel are added.
+        kernel: Measured kernel, or only its name. The results of a `Kernel` become its measurements, and the kernel
+            is stored, too. A name is required if the file names no kernel. If the file names several kernels, only
+            the results of this kernel are added.
         recorder: Source of the measurements, such as a person, a paper or a repository.
-        mapped: Table columns to read with another name or unit than in the file.
+        mapped: Table columns to rename, or to convert to another unit.
         ignored: Columns of a table, or names in the file's configs, that are not tunables.
 
     Raises:

@@ -73,7 +73,7 @@ class StateSpace:
     cache_dtype: str
     """Data type of the state cache: `float32`, or `float16` for any 16-bit type."""
     groups: int = 1
-    """Number of groups of heads that share the projections into and out of the state."""
+    """Number of groups of heads. The heads of a group share the projections into and out of the state."""
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ class _Layers:
     def linear(
         self, name: str, out: int, into: int, count: int, split: str = "", rows: int | None = None, **others: Any
     ) -> dict[str, Any]:
-        """Return a linear layer. `split` is `out`, `in` or empty: the side that tensor parallelism splits."""
+        """Return a linear layer. Tensor parallelism splits its outputs (`split="out"`), inputs (`"in"`) or nothing."""
         rows, dtype = self.rows if rows is None else rows, self.quantized() if others.get("quantized") else None
         entry = {"name": name, "count": count, **others} | ({"dtype": dtype} if dtype else {})
         if rows > MOST_VECTORS or dtype:

@@ -37,9 +37,9 @@ EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 STATE_SPACE: tuple[str, ...] = ("BLOCK_SIZE_M", "num_warps")
 LORA: tuple[str, ...] = ("BLOCK_N", "BLOCK_K", "num_warps")
 _ALLOWED = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
-"""Required and optional members of a config, keyed by the required members."""
+"""Members that each kind of config may have. The keys are the members that a config of this kind must have."""
 _NEEDED = {"e": "experts", "n": "intermediate size", "m": "tokens", "device": "the GPU's name in nvidia-smi"}
-"""Required members of an `ExpertLayer` in text form, with their meanings."""
+"""Keys that the text of an expert layer must contain, with their meanings."""
 _MOST_TOKENS = 1 << 24
 _LARGEST = 1 << 20
 VERSION = "triton_version"
@@ -53,7 +53,7 @@ class ExpertLayer:
     width: int
     """Intermediate size of an expert on one tensor-parallel GPU."""
     tokens: Expression
-    """Number of tokens, or an expression of a captured call's integer arguments."""
+    """Number of tokens. The expression may use the integer arguments of a captured call as variables."""
     device: str
     """Name of the GPU according to the driver, as `torch.cuda.get_device_name()` returns it."""
     dtype: str | None = None

@@ -138,7 +138,7 @@ def config_file(path: Path) -> TextFile:
 def read_tuned_cache(file: TextFile) -> TunedCache:
     """Read the configs in an autotuner's file.
 
-    Raise `UsageError` if the file is invalid or of an unsupported autotuner.
+    Raise `UsageError` if the file is invalid or the autotuner is not supported.
     """
     kind = format_of(file)
     if kind.tuned is None:

@@ -30,7 +30,7 @@ MOST_SAMPLES = 100_000
 MOST_TUNABLES = 256
 MOST_CHARACTERS = 200
 
-# Plausible power of a GPU. Any other power has another unit or belongs to several launches.
+# Plausible power of a GPU. A file with less or more power uses another unit, or adds up several launches.
 _LEAST_W, _MOST_W = 0.1, 5e3
 
 Scalar = int | float | str | bool
@@ -133,7 +133,7 @@ class ForeignResults:
     device: str | None
     """Name of the GPU, or None if the file does not state it."""
     kernel: str | None
-    """Name of the kernel of all results, or None if the file does not state one."""
+    """Name of the measured kernel, or None if the file does not state a name."""
     results: list[ForeignResult] = field(repr=False)
     problem: StatedProblem = StatedProblem()
     """Measured problem, as far as the file states it."""
@@ -235,7 +235,7 @@ def text_of(value: object, what: str) -> str:
 
 
 def name_of(header: Mapping[str, object], member: str) -> str | None:
-    """Return a member of a file's header as a name, or None if the member is missing or empty."""
+    """Return the name that a file's header states under the key `member`, or None if there is no name."""
     value = header.get(member)
     return None if value in (None, "") else text_of(value, member)
 

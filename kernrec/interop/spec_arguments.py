@@ -73,7 +73,7 @@ class SpecArguments:
     """Dimensions, tensors and launch arguments of a drafted spec."""
 
     names: dict[str, str] = field(default_factory=dict)
-    """Name of each dimension in the spec. The keys are names in the source and names in the spec."""
+    """Names of dimensions in the spec, keyed by the name in the source. Each name in the spec is also a key."""
     dims: dict[str, int | None] = field(default_factory=dict)
     """Value of each dimension, keyed by name in the spec. None marks a value that the user must fill in."""
     tensors: dict[str, SpecTensor] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class SpecArguments:
         self.names |= {name: name, source_name: name}
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
-        """Set the shape of every buffer. `expression(option, text)` translates `text` to the spec's notation."""
+        """Set the shape of every buffer. `expression(option, text)` translates the value of an option for the spec."""
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
             if tensor.symbol is not None and name not in self.stated:
@@ -142,9 +142,9 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Return the distance in elements of `target` between two consecutive indices, or None if it is unknown.
+        """Convert the distance between consecutive indices to elements of `target`. Return None if it is unknown.
 
-        The distance in bytes is the product of `count` and the values of `parameters`.
+        The distance is `count` bytes, times the value of each parameter.
         """
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):

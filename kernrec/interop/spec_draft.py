@@ -71,7 +71,7 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     with suppress(UsageError, CompileError):  # If the chosen values are invalid, return the draft without them.
         drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
         complete = drafter.draft()
-        if complete.missing and (further := drafter.assumed_words()):  # A chosen value may leave a size unknown.
+        if complete.missing and (further := drafter.assumed_words()):  # Choose sizes that are still unknown, too.
             chosen = (*chosen, *further)
             complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
         draft = draft if complete.missing else complete
@@ -332,7 +332,7 @@ class _Drafter:
         return block
 
     def _expression(self, flag: str, text: str) -> str:
-        """Translate a user's expression, with `ceil(a/b)` and integer `/`, to the grammar of a spec."""
+        """Translate a user's expression to a spec's grammar. Users write `/` for integer division, and `ceil(a/b)`."""
         translator = Translator(self.names, {}, 0, "name")
         translated = translator.expression(flag, text)
         return re.sub(r"(?<!/)/(?!/)", "//", translated)

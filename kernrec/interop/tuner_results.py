@@ -241,7 +241,8 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
     try:
         return units[unit.strip().lower()]
     except KeyError:
-        short = {factor: name for name, factor in reversed(list(units.items())) if name}  # The first name is short.
+        # Each unit's short name comes first in `units`, so the reversed order keeps the short name.
+        short = {factor: name for name, factor in reversed(list(units.items())) if name}
         listed = ", ".join([*short.values()][::-1])
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 
@@ -291,7 +292,7 @@ _OPS = {
     "xgemm": ("matmul", {"m": "arg_m", "n": "arg_n", "k": "arg_k"}),
     "xgemv": ("matvec", {"m": "arg_m", "k": "arg_n"}),
 }
-"""Op, and the member of the file that contains each dimension, keyed by the prefix of the kernel family."""
+"""Op of each kernel family, and the file's key for each dimension. The keys are prefixes of the families' names."""
 
 
 def read_clblast(file: TextFile, options: ReadOptions) -> ForeignResults:

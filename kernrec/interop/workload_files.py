@@ -163,7 +163,10 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
 
 
 def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], ordered: bool = True) -> Workload:
-    """Merge equal problems to layers. `entries` are pairs of a line number and a problem's description."""
+    """Return a workload with one layer per distinct problem, most frequent first unless `ordered`.
+
+    Each entry is a line number and the description of a problem.
+    """
     layers: dict[Any, Layer] = {}
     counts: Counter[Any] = Counter()
     strange: Counter[str] = Counter()

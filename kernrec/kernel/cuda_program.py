@@ -111,7 +111,7 @@ def text_of(node: "Node | None") -> str:
 
 
 def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
-    """Yield the descendants of a syntax node whose type is in `kinds`, in source order. Skip code in `#if 0`."""
+    """Yield all descendants of `root` that have one of the types `kinds`, in source order. Skip code in `#if 0`."""
     stack = [root]
     while stack:
         node = stack.pop()

@@ -145,7 +145,7 @@ def kernel_body(source: str, kernel: str) -> str:
 
 
 def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
-    """Return whether a kernel only assigns to the elements of a pointer, so that it is an output."""
+    """Return whether a kernel assigns to the elements of a pointer parameter, and never reads them."""
     body = kernel_body(source, kernel)
     mentions = list(re.finditer(rf"\b{parameter}\b\s*", body))
     for mention in mentions:

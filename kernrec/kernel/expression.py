@@ -10,7 +10,7 @@ else b` are evaluated if c is an array:
 - `x // 0`, `x % 0`, `x / 0` and `ceil_div(x, 0)` are 0; an integer to a negative power is 0; `**` takes integers;
 - `floor_sum(n, a, b, d)` is the sum of `(a * i + b) // d` for i from 0 to n - 1 (0 where n or d is not positive, a is
   negative, or one of them is 2**31 or more);
-- `log2(x)` is the integer below the base-2 logarithm (0 for x < 2); `power_of_two(x)` is true for 1, 2, 4, ...;
+- `log2(x)` is the base-2 logarithm, rounded down (0 for x < 2); `power_of_two(x)` is true for 1, 2, 4, ...;
 - `magic_mul(d)`, `magic_shift(d)` replace a division by the run-time constant d by a multiplication: with unsigned
   32-bit n and 2 <= d <= 2**31, `n / d == umulhi(n, magic_mul(d)) >> magic_shift(d)` for all n < 2**31 (Granlund and
   Montgomery, "Division by invariant integers using multiplication", PLDI 1994). `magic_mul(1)` is 0, because no 32-bit
@@ -307,7 +307,7 @@ _RESERVED = frozenset({"and", "or", "not", "if", "else", "in", "is", "lambda", "
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether a tunable, let or tensor may have this name."""
+    """Return whether `name` is valid for a tunable, a tensor or an expression in the table `let`."""
     return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in _RESERVED and name not in FUNCTIONS
 
 

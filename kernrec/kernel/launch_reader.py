@@ -102,7 +102,7 @@ class LaunchReader:
         ctype, _, value = text.strip().partition(" ")
         if not value or value.startswith("+"):
             table.check(key, "tensor", [ctype], sorted(self.pointers))
-            # A kernel with the optional tensor `bias` as an argument supports the optional dimension `bias`.
+            # Problems have a tensor `bias` if their dimension `bias` is 1. A kernel with the argument supports both.
             table.named.add(ctype)
             return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self.names) if value else None)
         if ctype == "bytes":

@@ -154,7 +154,7 @@ def _project_header(folder: Path, name: str) -> Path | None:
 
 
 def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
-    """Add a digest of each file with tensor values to a spec, so that the kernel's hash depends on the values."""
+    """Add digests of tensor files to the spec `data`, so that the kernel's hash depends on the tensors' values."""
     problem = data.get("problem")
     tensors = problem.get("tensors") if isinstance(problem, dict) else None
     for name, tensor in tensors.items() if isinstance(tensors, dict) else ():

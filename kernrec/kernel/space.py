@@ -105,7 +105,7 @@ class Space:
                     place = place * len(digit) + position
                 else:
                     places[number] = place
-        # `_places` is sorted, because configs are in the order of the product of all values.
+        # Rows are in ascending order of `_places`.
         rows = np.searchsorted(self._places, places)
         inside = rows < len(self)
         inside[inside] = self._places[rows[inside]] == places[inside]
@@ -113,7 +113,7 @@ class Space:
 
     @cached_property
     def _places(self) -> np.ndarray:
-        """Return the position of each row in the product of all tunables' values, as ascending int64."""
+        """Return each row's position among all combinations of the tunables' values, as ascending int64."""
         place = np.zeros(len(self), dtype=np.int64)
         for number, tunable in enumerate(self.kernel.tunables):
             place = place * len(tunable.values) + self.in_engine.digits(number)
@@ -194,7 +194,7 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, *arguments(self.problem))
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """Return an expression's values for the configs in `rows` or for all. Equal values become a scalar."""
+        """Return an expression's value for each config in `rows` (default: all), or a scalar if the values are equal."""
         try:
             value = self.in_engine.column(expression, rows)
         except ValueError as error:

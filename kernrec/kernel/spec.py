@@ -79,8 +79,8 @@ class TensorValues:
     text: str = ""
     """Expression of the flat index `i`, file name, or reason for `unknown`.
 
-    For `index` and `offsets`: tensors into which the values point, each with the number of elements per index. `x c, y`
-    means that an index into x counts c elements, and an index into y counts 1 element.
+    For `index` and `offsets`: tensors into which the values point. `x c, y` means that a value i points to element
+    c * i of x, and to element i of y.
     """
 
     @property
@@ -166,7 +166,7 @@ class Launch:
     prefetch: Expression
     """Number of loop iterations between a global load and the first use of its value."""
     waits: Expression
-    """Number of waits for L2 outside of loops in the slowest thread block."""
+    """Number of times that the slowest thread block waits for L2, not counting loops."""
     probes: tuple[Mapping[str, Expression], ...]
     """Dimensions of the small problems on which the launch is profiled. The problems consist of full tiles."""
 

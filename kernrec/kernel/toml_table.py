@@ -92,7 +92,7 @@ class Table:
                 raise self.error(f"{key}: {unknown(noun, name, choices)}")
 
     def expressions(self, key: str, names: Collection[str], expected: str = "a table") -> dict[str, Expression]:
-        """Return the expressions of a table under a key. A missing table is empty."""
+        """Return the expressions in the table under `key`, or an empty result if the table is missing."""
         texts = self.take(key, dict, expected, {})
         return {name: self.parsed(f"{key}.{name}", text, names) for name, text in texts.items()}
 
@@ -172,7 +172,7 @@ class ConfigList:
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return a config's numbers in the columns of `further`. Raise `UsageError` if the config is not listed."""
+        """Return a config's listed numbers other than tunables. Raise `UsageError` if the config is not listed."""
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)
@@ -180,7 +180,7 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return an int64 array of shape (rows,) for each column: the index of each number in `values[column]`.
+        """Replace each listed number by its index in `values`, and return an int64 array of shape (rows,) per column.
 
         The rows are sorted by the indices of the tunables.
         """

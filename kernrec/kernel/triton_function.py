@@ -75,7 +75,7 @@ def item_names(name: str, number: int) -> list[str]:
 
 
 def fields_name(name: str) -> str:
-    """Return the name of the constant with the field names of a named tuple argument."""
+    """Return the name of the constant that stores the fields of a named tuple."""
     return f"{name}__fields"
 
 

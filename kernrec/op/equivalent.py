@@ -22,7 +22,7 @@ _COLUMN = {"a": "a", "x": "b", "y": "c"}
 def as_matmul(problem: Problem, rows: int | None = None) -> Problem:
     """Convert a matvec to the matmul (layout `nt`) of a linear layer. Return any other problem unchanged.
 
-    Each vector becomes a row of the first matrix. `rows` sets another number of rows, without the limit of a matvec.
+    The vectors become rows of the first matrix. `rows` sets another number of rows, which may exceed a matvec's limit.
     """
     if problem.op != MATVEC.name or problem.layout == ANY_LAYOUT:
         return problem

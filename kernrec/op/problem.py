@@ -99,7 +99,7 @@ class Op:
     """Accepted layouts, the default first."""
     outputs: tuple[str, ...]
     workload: str
-    """Shipped workload for requests without a shape."""
+    """Name of the shipped workload that kernrec uses if the user states no shape."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
     """Function that returns the shape of each tensor, inputs first, given the dimensions and the layout."""
     flops: Callable[[Names], int]
@@ -115,7 +115,7 @@ class Op:
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Function that returns the mean and standard deviation of each input that is not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Function that returns the epilogue's counts per 32 results, keyed by counter. Profiles exclude the epilogue."""
+    """Function that returns the epilogue's instructions and memory accesses per 32 results. Profiles exclude them."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Function that returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
@@ -181,8 +181,8 @@ class Op:
     def canonical_dims(self, dims: Mapping[str, Any]) -> dict[str, Any]:
         """Replace aliases and positions in the keys of `dims` by names of dimensions. Unknown names stay as they are.
 
-        A position such as `"1"` stands for the first dimension. Positions are accepted for the leading dimensions
-        without a default, and for an op's only dimension.
+        The key `"1"` stands for the first dimension. Positions are accepted for all dimensions before the first
+        dimension with a default, and for an op's only dimension.
 
         Raises:
             UsageError: a dimension has two values, or a position has no dimension.
@@ -225,7 +225,7 @@ class Op:
 
     def _missing(self, dims: Mapping[str, Any]) -> UsageError:
         for name in dims:
-            if name not in self._names:  # A misspelled name is more likely than a forgotten dimension.
+            if name not in self._names:  # A misspelled name is more likely than a forgotten dimension, so report it.
                 return unknown(f"{self.name} dimension", name, [dim.name for dim in self.dims])
         required = [dim.name for dim in self.dims if dim.default is None]
         optional = [f"{dim.name}={dim.default}" for dim in self.dims if dim.default is not None]
@@ -288,7 +288,7 @@ class Problem:
     @cached_property
     def names(self) -> dict[str, int | str]:
         """Return the variables that expressions in a kernel's spec may use: sizes, `dtype`, `layout`, `dtype_bytes`."""
-        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # 1 is never used: no kernel supports a quantization format.
+        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel reads the 1 of quantized formats.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property

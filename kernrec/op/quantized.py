@@ -46,7 +46,7 @@ def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[i
 def operand_values(quantized: Format, activations: str, weights: str, wide: float) -> dict[str, Normal]:
     """Return the mean and standard deviation of both operands and their scales.
 
-    Scaled activations have the standard deviation 1, and scaled weights have the standard deviation `wide`.
+    After scaling, activations have the standard deviation 1, and weights have the standard deviation `wide`.
     """
     types = {activations: quantized.activations, weights: quantized.weights}
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in types.items()}

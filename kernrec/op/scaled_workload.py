@@ -95,7 +95,7 @@ def _with(problem: Problem, dimension: str, size: int) -> Problem:
 def in_parts(layer: Layer) -> Layer:
     """Split a layer into the smallest number of equal passes that fit kernels' 32-bit indices.
 
-    The items of a pass are rounded up. Return the layer unchanged if `MOST_PARTS` passes are not enough.
+    The number of items per pass is rounded up. Return the layer unchanged if `MOST_PARTS` passes are not enough.
     """
     problem = layer.problem
     if problem.too_large is None:
@@ -110,7 +110,7 @@ def in_parts(layer: Layer) -> Layer:
 
 
 def in_one_pass(problem: Problem, layer: Layer) -> Problem:
-    """Return the problem that computes all items of a layer, given the problem of a pass from `in_parts`."""
+    """Undo `in_parts`: given the problem of one pass, return the problem that computes the whole layer."""
     if layer.parts == 1:
         return problem
     counted = _counted(problem, layer)

@@ -56,7 +56,7 @@ class Layer:
     quantized: bool = False
     """Whether a quantized network runs the layer in 8 or 4 bits."""
     shared: tuple[int, int] = (0, 0)
-    """Number of key/value heads in a matmul, and output features per head. A GPU computes at least one head."""
+    """(key/value heads, output features per head) of a matmul. Each tensor-parallel GPU computes at least one head."""
     items: str = ""
     """Dimension that counts independent items. An empty string means the op's `items_dimension`."""
     parts: int = 1

@@ -64,7 +64,7 @@ class Driver:
         """Return the kernel `entry` of a loaded module, and permit `shared_bytes` of dynamic shared memory."""
         function = int(module.get_function(entry).ptr)
         try:
-            # CUDA refuses more than 48 KiB of shared memory (static and dynamic) without this attribute.
+            # Without the attribute, CUDA refuses more than 48 KiB of shared memory (static and dynamic).
             if shared_bytes:
                 attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._driver.funcSetAttribute(function, attribute, shared_bytes)

@@ -28,7 +28,7 @@ class LoadedVariant:
     def function(self, entry: str, shared_bytes: int) -> int:
         """Return the kernel `entry`, and permit `shared_bytes` of dynamic shared memory."""
         if (entry, shared_bytes) not in self._functions:
-            # All launches of a kernel share this limit, so only raise it.
+            # All launches of a kernel share the driver's limit, so never lower the limit.
             self._shared[entry] = max(shared_bytes, self._shared.get(entry, 0))
             name = entry_name(self.compiled.resources, entry)
             self._functions[entry, shared_bytes] = self._driver.function(self._module, name, self._shared[entry])
@@ -56,7 +56,7 @@ class PreparedCall:
         self._launch: Callable[..., Any] = driver.launch
         self._packed: list[PackedArguments] = []
         self._queued: list[tuple[Any, ...]] = []
-        """Function, grid, block, bytes of shared memory, and address of the packed arguments of each launch."""
+        """Launches: (function, grid x, y, z, block x, y, z, shared memory in bytes, address of packed arguments)."""
         sm = driver.sm(self.device)
         for bound in bind_launches(variant.kernel, variant.config, problem, sm):
             packed = PackedArguments.bound(bound)
@@ -102,10 +102,10 @@ class PreparedCall:
 
 
 class Workspaces:
-    """Device memory for intermediate results, with one block of memory per stream.
+    """Device memory for intermediate results of kernels. Launches in the same stream share a piece of memory.
 
-    Queued launches may still use an old block, so larger blocks do not replace it. Each new block is at least twice as
-    large, so all blocks of a stream take less than twice the largest one.
+    If a piece is too small, a larger piece is allocated. The old piece stays, because queued launches may still use
+    it. Sizes at least double, so all pieces of a stream take less than twice the size of the largest piece.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -113,7 +113,7 @@ class Workspaces:
         self._pieces: dict[tuple[int, int], list[tuple[int, Any]]] = {}
 
     def address(self, size: int, device: int, stream: int) -> int:
-        """Return the address of a stream's block of at least `size` bytes."""
+        """Return the address of at least `size` bytes for launches in a stream."""
         pieces = self._pieces.setdefault((device, stream), [])
         if not pieces or pieces[-1][0] < size:
             grown = max(size, 2 * pieces[-1][0] if pieces else 0)

@@ -125,7 +125,7 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """Return the (input, axis) whose extent is the dimension's value, keyed by dimension."""
+        """Map each dimension to (input, axis). The extent of the input along the axis is the dimension's value."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():
@@ -195,7 +195,7 @@ class Variant:
         from kernrec.compile.nvrtc import compile_job
 
         job = self.compile_job(problem, sm)
-        if job.triton is not None:  # Triton's compiler changes the state of its process.
+        if job.triton is not None:  # Triton's compiler changes the state of its process, so use another process.
             from kernrec.compile.triton_process import compile_apart
 
             return compile_apart(job, CompileCache.default())

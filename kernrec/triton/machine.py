@@ -68,8 +68,8 @@ class Machine:
     def energy(self, launch: Callable[[], object], synchronize: Callable[[], object], latency_s: float) -> EnergyReport:
         """Measure a launch's energy under sustained load.
 
-        The energy is the mean power, from NVML's energy counter, times the latency. The report is empty if NVML did not
-        update the counter often enough.
+        The energy is the mean power, from NVML's energy counter, times the latency. Return an empty report if NVML did
+        not update the counter often enough.
 
         Args:
             launch: Function that submits one launch.

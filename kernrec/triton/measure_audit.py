@@ -161,7 +161,7 @@ def measure_audit(
 ) -> int:
     """Measure configs that may be faster than a serving engine's default configs, and store the results.
 
-    Skip numbers of tokens whose best config was already measured. The next audit uses the stored measurements.
+    Measure nothing for a number of tokens if its best config was already measured. Later audits use the results.
 
     Args:
         audit: Comparison of the engine's default configs with better configs, for each of the engine's tuned files.

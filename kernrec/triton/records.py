@@ -85,7 +85,7 @@ class Trial:
     kernel: Kernel
     tuning_hash: str
     proposed: int
-    """Number of configs that were selected for measurement. `results` lacks configs that could not run."""
+    """Number of configs that were selected for measurement. Configs that were not run have no result."""
     results: Sequence[tuple[Mapping[str, int], Result]]
     """Configs with kernrec's tunable names, and their results."""
 

@@ -171,7 +171,7 @@ class Tuner:
         """Intercept the measurements of Triton's autotuner, and disable Triton's cache on disk.
 
         Raises:
-            UsageError: The autotuner has a `perf_model`, which is another ranking.
+            UsageError: The autotuner has a `perf_model`, which would rank configs, too.
         """
         if any(attached is tuned for attached in self._attached):
             return
@@ -200,7 +200,7 @@ class Tuner:
     def _chosen(self, tuned: Any, configs: list[Any], named: Mapping[str, Any], offline: bool) -> list[Any]:
         self._running = None
         if not hasattr(layers_of(tuned)[-1], "cache_key"):
-            return configs[:1]  # Triton's CPU interpreter ignores configs.
+            return configs[:1]  # Triton's CPU interpreter ignores configs, so return any.
         launch = AutotunedLaunch(tuned, configs, named)
         if note := untested_version():
             _warn(note)

@@ -280,7 +280,7 @@ bool accessible(const void* pointer, size_t bytes) {
 }
 
 void* register_host(void* pointer, size_t bytes) {
-    // Replace the program's pages by pages of a file with the same content and addresses. kernrec maps this file, too.
+    // Replace the program's memory by a mapped file, which kernrec maps, too. Content and addresses stay the same.
     std::lock_guard<std::recursive_mutex> guard(lock());
     if (is_device(pointer) || free_slots().empty() || !bytes) return nullptr;
     const uint64_t start = reinterpret_cast<uint64_t>(pointer), first = start / kPage * kPage;

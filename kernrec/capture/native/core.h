@@ -49,8 +49,7 @@ struct Reply {
     std::vector<std::string> fields;
     double number(size_t i) const { return i < fields.size() ? atof(fields[i].c_str()) : 0; }
 };
-// Send a request and return the reply. If `descriptor` is not negative, send this file descriptor, too. kernrec prints
-// the errors.
+// Send a request and return the reply. If `descriptor` is not negative, send this file descriptor, too.
 Reply ask(const std::vector<std::string>& request, int descriptor = -1);
 std::recursive_mutex& lock();
 template <class... Parts>
@@ -163,7 +162,7 @@ struct LaunchAttribute {
     };
 };
 
-// Configuration of an extended launch. The type of the shared bytes differs between the runtime and driver libraries.
+// Configuration of an extended launch. The runtime and driver libraries use different types for `shared`.
 template <class Bytes>
 struct LaunchConfig {
     Extent grid, block;
@@ -191,7 +190,7 @@ int elapsed(float* milliseconds, void* first, void* second);
 // Return the arguments in one string, each at its offset.
 std::string pack(const Function& function, void** arguments);
 int launch(Function& function, const Launch& launch, void** arguments, void* stream);
-// Return the base and size of each allocation to which an argument points, if it is in the shared range of addresses.
+// Return the base and size of each allocation in the shared range of addresses to which an argument points.
 std::string shared_allocations(const Function& function, const std::string& packed);
 // Return the end of the last allocation in the shared range. Return the start of the range if there is no allocation.
 uint64_t pool_end();

@@ -141,14 +141,13 @@ API int cuGetErrorString(int error, const char** text) {
 API int cuGetExportTable(const void**, const void*) {
     Dl_info caller{};
     const bool known = dladdr(__builtin_return_address(0), &caller);
-    if (known && strstr(caller.dli_fname, "libnvrtc")) return kNotFound;  // NVRTC compiles without a driver.
+    if (known && strstr(caller.dli_fname, "libnvrtc")) return kNotFound;  // NVRTC does not need the table.
     // kernrec simulates a device in Python, so the CUDA runtime inside a package such as PyTorch must find no device.
     if (known && strstr(caller.dli_fname, "libcudart.so.")) return kNoDevice;
     stop("the program, or a package that it loads (CuPy), has the CUDA runtime inside; rebuild it with -cudart shared");
 }
 API int cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64_t, int* status) {
-    // Return the newest variant of a function that the requested CUDA version has. `since` is the first version with a
-    // variant.
+    // Return the function's newest variant in the requested CUDA version, which must be at least the variant's `since`.
     static const struct {
         const char* name;
         int since;

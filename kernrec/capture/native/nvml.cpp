@@ -49,7 +49,8 @@ API int nvmlDeviceGetName(void*, char* text, unsigned length) {
     char name[256] = "";
     cuInit(0), cuDeviceGetName(name, sizeof name, 0);
     const std::string whole = name;
-    return put(whole.substr(0, whole.find(" (emulated")), text, length);  // Packages name their files after the GPU.
+    // Packages name their files after the GPU, so drop "(emulated ...)".
+    return put(whole.substr(0, whole.find(" (emulated")), text, length);
 }
 API int nvmlDeviceGetCudaComputeCapability(void*, int* major, int* minor) {
     cuInit(0), cuDeviceGetAttribute(major, kMajor, 0);

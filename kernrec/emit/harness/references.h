@@ -1,4 +1,4 @@
-// For each op of kernrec, one element of the result in double precision, straight from the op's definition.
+// Compute single elements of each op's result in double precision, following the op's definition.
 #pragma once
 
 #include "harness.h"

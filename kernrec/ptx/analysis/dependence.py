@@ -59,7 +59,7 @@ def stores_global(ins: Instruction) -> bool:
 
 def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]]:
     """Yield the index of each load from global memory, and its position in a chain of dependent loads."""
-    depths: dict[str, int] = {}  # Length of the longest chain of dependent loads behind each register.
+    depths: dict[str, int] = {}  # Length of the longest chain of loads that leads to each register's value
     for number, ins in enumerate(instructions):
         depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
         if loads_global(ins):
@@ -162,10 +162,10 @@ _POINTER_BYTES = 8
 
 @cached_analysis
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return the pointers for reads, and the pointers for writes, of a kernel's global memory.
+    """Return the pointers through which a kernel reads global memory, and the pointers through which it writes.
 
-    Each pointer is the name of a parameter or variable. An atomic operation without a used result is only a write. The
-    result is None if the origin of an address is unknown.
+    Each pointer is the name of a parameter or variable. An atomic operation whose result is unused is only a write.
+    Return None if the origin of an address is unknown.
     """
     readers = DefUse.of(function).readers
     read, written = set[str](), set[str]()

@@ -53,7 +53,7 @@ def removed_copies(function: Function) -> set[int]:
 
 
 def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
-    """Return, for each register in `named`, the registers in `named` that need a different machine register."""
+    """Return the registers with which each register in `named` cannot share a machine register."""
     conflicts: dict[str, set[str]] = {name: set() for name in named}
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named
@@ -238,7 +238,7 @@ class _Folding:
                 return
 
     def _writer_near(self, operand: object, position: int) -> int | None:
-        """Return the index of the instruction that writes an operand. Return None if it cannot be folded."""
+        """Return the index of the instruction that writes an operand, or None if the instruction cannot be folded."""
         if not isinstance(operand, Register):
             return None
         writer = self.def_use.writer(operand.name)

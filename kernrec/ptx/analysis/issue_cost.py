@@ -166,7 +166,7 @@ _LATENCY_CLK = {
 # Assume that an atomic addition in shared memory takes as long as two loads, because it returns the old value.
 _SHARED_ATOMIC_CLK = 50
 _WGMMA_COLUMNS_PER_CLK = 2
-"""Columns of a result with 64 rows that `wgmma.mma_async` computes per clock from 32 bytes along K.
+"""Columns of the result that `wgmma.mma_async` computes per clock. A column has 64 rows, and sums up 32 bytes along K.
 
 An SM performs 2,048 f16 multiply-adds per clock (H100 data sheet).
 """

@@ -165,7 +165,7 @@ def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instructi
 
 
 class _KnownBits:
-    """Low bits of a function's registers that are the same after every write."""
+    """Low bits of each register that are constant, because every write to the register sets them to the same values."""
 
     def __init__(self, function: Function, module: Module, def_use: DefUse) -> None:
         variables = [*module.variables.values(), *function.variables.values()]
@@ -244,7 +244,7 @@ def _sum(first: _LowBits, second: _LowBits, sign: int) -> _LowBits:
 
 
 def _product(first: _LowBits, second: _LowBits) -> _LowBits:
-    (a, x), (b, y) = first, second  # The numbers are x + 2**a u and y + 2**b v with unknown u and v.
+    (a, x), (b, y) = first, second  # The factors are x + 2**a * u and y + 2**b * v. Only u and v are unknown.
     return _low(min(a + min(_zeros(y), b), b + min(_zeros(x), a)), x * y)
 
 
@@ -262,7 +262,7 @@ _SHORT, _LONG = ("u32", "s32", "b32"), ("u64", "s64")
 
 
 def with_warp_aggregation(function: Function) -> Function:
-    """Mark atomic operations that the assembler combines within a warp with `AGGREGATED`, in a copy of the function."""
+    """Return a copy that marks the atomic operations that the assembler combines within a warp as `AGGREGATED`."""
     marked = set(_combined(function))
     if not marked:
         return function

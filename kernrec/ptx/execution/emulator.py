@@ -145,7 +145,7 @@ class Emulation:
     def _engine_kernel(
         self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]
     ) -> Any:
-        """Create the engine's object for a launch. The assembler merges blocks in `merged` with the block before."""
+        """Create the engine's object for a launch. Blocks in `merged` share machine code with the previous block."""
         code, options = encoded(self.function), self._options
         blocks = code.blocks.reshape(-1, 6).copy()
         blocks[list(merged), 5] = True

@@ -69,12 +69,12 @@ class Code(NamedTuple):
     instructions: np.ndarray[Any, Any]
     """Name, number of operands, guard register (or -1) and negation of the guard of each instruction."""
     operands: np.ndarray[Any, Any]
-    """(kind, number, value) of each operand and then of its parts. The number is an index, or the count of parts."""
+    """(kind, number, value) of each operand, followed by its parts. `number` is an index, or the number of parts."""
     blocks: np.ndarray[Any, Any]
-    """First instruction, number of instructions and four flags of each basic block.
+    """(first instruction, number of instructions, four flags) of each basic block.
 
-    The flags mean: the last instruction transfers control, the lanes of a warp run the first instruction together,
-    threads wait in the block, and the block shares machine code with the previous block.
+    The flags are true if the last instruction transfers control, if a warp's lanes wait for each other at the first
+    instruction, if the block only waits for other threads, and if it shares machine code with the previous block.
     """
     widths: list[int]
     specials: list[str]

@@ -26,7 +26,7 @@ class Touched:
     words: Array
     """Numbers of the accessed words, ascending. If `fine` is false, only the first word of each sector is listed."""
     fine: bool
-    """Whether `words` lists every word. For buffers larger than 1 GiB, it lists only sectors."""
+    """Whether `words` lists every accessed word. False for buffers larger than 1 GiB."""
 
     @cached_property
     def sector_numbers(self) -> Array:
@@ -41,8 +41,8 @@ class Touched:
     def new_bytes(self, other: "Touched") -> float:
         """Return the additional bytes that the next block, `other`, moves.
 
-        New words that adjoin words of this block count 4 bytes each, because later blocks are assumed to access the
-        rest of the sectors. Other new words count as whole sectors.
+        A new word next to a word of this block counts as 4 bytes: later blocks probably access the rest of its
+        sector. Any other new word counts as a whole sector.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]
@@ -149,7 +149,7 @@ class EmulationOptions:
     """Linear numbers of thread blocks whose global memory accesses are recorded.
 
     The engine then also counts `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and
-    `global.<buffer>.atomic_turns` (waits of lanes for lanes in the same sector).
+    `global.<buffer>.atomic_turns` (how often a lane waits because another lane uses the same sector).
     """
     lanes_by_class: bool = False
     """Whether to count active lanes by instruction class."""

@@ -175,7 +175,7 @@ class _Inliner:
 
 
 def _through_arguments(ins: Instruction, function: Function) -> Instruction:
-    """Move an access to a `.param` variable of a called function to the state space `argument`."""
+    """Give accesses to a called function's `.param` variables the state space `argument`."""
     if ins.opcode not in ("ld", "st") or "param" not in ins.modifiers:
         return ins
     base = next((o.base for o in ins.operands if isinstance(o, Address)), None)

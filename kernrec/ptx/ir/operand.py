@@ -152,7 +152,7 @@ BITS: dict[str, int] = {
     "f64": 64,
     **dict.fromkeys(("e4m3x2", "e5m2x2"), 16),
 }
-"""Bits of a value of each type."""
+"""Size of each type in bits."""
 
 REGISTER_TYPES = frozenset(name for name in BITS if name not in ("tf32", "e4m3x2", "e5m2x2"))
 """Types of declared registers."""

@@ -1,6 +1,6 @@
 """Define the special registers (`%tid.x`, `%laneid`, ...), and compute the number of registers per thread at launch.
 
-A kernel that moves registers between warps (PTX ISA, "setmaxnreg") may state the number at launch as `.maxnreg`.
+A kernel that moves registers between warps (PTX ISA, "setmaxnreg") may set the number with the directive `.maxnreg`.
 Otherwise, the assembler chooses the largest number that fits `.minnctapersm` blocks of `.maxntid` threads on an SM.
 """
 
@@ -17,7 +17,7 @@ _OF_LAUNCH = (
 )
 FIXED = {
     **{"%smid": 0, "%nsmid": 1, "%gridid": 0, "%clock": 0, "%clock_hi": 0, "%clock64": 0, "%globaltimer": 0},
-    # The carry flag, and its next value while an instruction computes it
+    # `%carry_next` is the carry flag that the current instruction computes.
     **{"%carry": 0, "%carry_next": 0},
 }
 """Values of special registers that are the same in every launch."""

@@ -201,7 +201,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
     # Calls through pointers need the addresses of functions.
     codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(module.functions, 1)}
     addresses = {name: (i + 1) << BUFFER_SHIFT for i, name in enumerate(memories)}
-    # If a buffer has the name of a variable in shared or constant memory, only arguments refer to the buffer.
+    # A name in the code means the variable in shared or constant memory, even if a buffer has the same name.
     symbols = {**codes, **addresses, **symbols, **launch.addresses}
     for variable in variables:
         if variable.name in launch.addresses or variable.name in contents:

@@ -43,7 +43,7 @@ class CallWriter:
         self._of_function: Counter[str] = Counter()
 
     def add(self, record: LaunchRecord) -> Path | None:
-        """Write a launch to a call file, unless the file exists. Return None if there are too many call files.
+        """Write a launch to a new call file, and return its path. Return None if the function has too many call files.
 
         Raises:
             UsageError: The folder cannot be written.

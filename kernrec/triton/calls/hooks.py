@@ -162,7 +162,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
 @contextmanager
 def _compiled_functions(captured: Captured) -> Iterator[None]:
-    """Record launches `compiled[grid](*args)` of kernels that `warmup` compiled, inside a `with` block."""
+    """Within a `with` block, record launches `compiled[grid](*args)` of kernels that `warmup` compiled."""
     from triton.compiler.compiler import CompiledKernel
 
     def launcher(self: Any, grid: Any) -> Callable[..., Any]:

@@ -109,7 +109,7 @@ def record_of(
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the block shape that the `pre_hook` of the configs sets for each tensor descriptor.
 
-    If an extent differs between configs, the shape contains the name of the config's constant that equals the extent.
+    If configs differ in an extent, the shape contains the name of the constant that equals the extent in each config.
     """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
