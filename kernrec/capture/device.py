@@ -20,7 +20,7 @@ shared_optin:Q host_tables:i direct_managed:i sm_blocks:i window:i reserved_shar
 register_read_only:i semaphores:i pools:i rdma:i rdma_flush:I rdma_order:i pool_handles:I deferred:i ipc:i cluster:i
 function_pointers:i
 """
-"""Fields of `cudaDeviceProp`, with types of Python's module `struct`. A leading `-` marks a field of only CUDA 12."""
+"""Fields of `cudaDeviceProp`, with types as in Python's `struct`. A leading `-` marks a field that only CUDA 12 has."""
 _RESERVED_BYTES = 63 * 4
 
 

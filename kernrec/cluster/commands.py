@@ -2,7 +2,7 @@
 
 All GPUs of a model share one limit on the number of configs, and each GPU has its own time limit. If every config is
 measured (`Strategy.ALL`), one GPU measures all configs for a shape, because two GPUs of the same model can differ more
-in speed than two good configs. Otherwise, all GPUs of a model measure some of the configs for each shape.
+in speed than two good configs. With other strategies, the GPUs of a model share the configs for a shape.
 """
 
 import math

@@ -134,8 +134,8 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         kernel: name of the source's kernel in the PTX of a single config.
 
     Returns:
-        PTX and resources of each job, with None for a job that must be compiled separately. None if all jobs must be
-        compiled separately.
+        PTX and resources of each job, or None in place of a job that must be compiled separately. The whole result is
+        None if all jobs must be compiled separately.
     """
     name = _identifier(kernel)
     copies = [f"{name}__kr{number}_" for number in range(len(jobs))]

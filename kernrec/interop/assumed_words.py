@@ -26,7 +26,7 @@ _SINGLE_SIZE, _MATRIX_SIDE, _TWO_SIZES, _MORE_SIZES = 1 << 20, 1024, 1024, 128
 """Assumed sizes for a launch with one unknown size, with one matrix side, with two sizes, and with more sizes."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_END = 1 << 32
-"""Largest byte offset up to which kernrec enlarges a buffer that is too small for an access."""
+"""Maximum offset in bytes of an out-of-bounds access. For larger offsets, kernrec does not enlarge the buffer."""
 _MOST_ENLARGED = 32
 """Maximum number of buffers to enlarge. The launch is emulated again after each enlargement."""
 _SHARED = (32768, 49152, 65536, 98304, 163840)

@@ -19,8 +19,8 @@ Keys of a tensor:
 - `values`: content before the launch. `normal` (default of inputs), `zeros` (default of outputs), `constant 1.5`,
   `uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (`i` is the flat index), `file.npy`, `raw file.bin`, `index x
   c` (random indices into the tensor `x`, in steps of `c` elements), or `offsets x` (ascending indices, like the row
-  offsets of a sparse matrix). `unknown REASON` marks content that the author does not know. If addresses depend on such
-  content, kernrec refuses the kernel.
+  offsets of a sparse matrix). `unknown REASON` marks content that the author does not know. If addresses depend on
+  unknown content, kernrec refuses the kernel.
 - `reference`: expected content after the launch, written like `values`. Either all outputs have a reference, or none.
   Without a reference, measured configs are compared with the first config.
 

@@ -102,7 +102,7 @@ class LaunchReader:
         ctype, _, value = text.strip().partition(" ")
         if not value or value.startswith("+"):
             table.check(key, "tensor", [ctype], sorted(self.pointers))
-            # Problems have a tensor `bias` if their dimension `bias` is 1. A kernel with the argument supports both.
+            # The dimension `bias` adds the tensor `bias`, so a kernel that takes the tensor supports the dimension.
             table.named.add(ctype)
             return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self.names) if value else None)
         if ctype == "bytes":

@@ -166,7 +166,7 @@ class Launch:
     prefetch: Expression
     """Number of loop iterations between a global load and the first use of its value."""
     waits: Expression
-    """Number of times that the slowest thread block waits for L2, not counting loops."""
+    """Number of times that the slowest thread block waits for L2, not counting waits in loops."""
     probes: tuple[Mapping[str, Expression], ...]
     """Dimensions of the small problems on which the launch is profiled. The problems consist of full tiles."""
 
