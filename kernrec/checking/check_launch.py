@@ -286,7 +286,7 @@ def program_launch(
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:
-    """Compile a source with line information, in a separate process. Raise `CompileError` if this fails."""
+    """Compile a source with line information, in a separate process. Raise `CompileError` if the source is invalid."""
     ((_, result),) = compile_many(
         [replace(job, options=(*job.options, LINE_INFO))], processes=1, timeout_s=_COMPILE_LIMIT_S
     )

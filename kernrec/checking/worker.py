@@ -64,7 +64,7 @@ def main(folder: Path) -> None:
 def _end_with_parent() -> None:
     if not os.read(sys.stdin.fileno(), 1):
         if hasattr(os, "killpg"):
-            os.killpg(0, signal.SIGKILL)  # This process group contains only this process and its children.
+            os.killpg(0, signal.SIGKILL)  # The group contains only the checking process and its children.
         os._exit(1)
 
 

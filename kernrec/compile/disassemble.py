@@ -71,7 +71,7 @@ def _programs(sm: int) -> tuple[str, ...]:
 
 
 def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
-    """Return the machine code of each function of a PTX text, or None if a program of the toolkit is missing or fails.
+    """Return the machine code of each PTX function, or None if ptxas or nvdisasm is missing or fails.
 
     `KERNREC_COUNTS=ptx` makes the result None.
     """
@@ -176,7 +176,7 @@ def machine_class(ins: MachineInstruction) -> str | None:
     if opcode == "IMAD" and "MOV" in ins.modifiers:
         return "move"
     if opcode.startswith("HFMA2") and _ZERO in ins.operands:
-        return "move"  # This instruction loads a constant in the f16 pipe.
+        return "move"  # With a zero operand, HFMA2 loads a constant in the f16 pipe.
     if opcode == "F2F" and "64" in "".join(ins.modifiers):
         return "cvt64"
     if opcode in ("F2I", "I2F") and any("64" in mark for mark in ins.modifiers):

@@ -152,7 +152,7 @@ def compile_program(job: CompileJob) -> Compiled:
         CompileError: nvcc refuses the program.
         NoCompilerError: nvcc is not installed.
     """
-    from kernrec.compile.assemble import assemble  # Import late, because this module reads PTX with NumPy.
+    from kernrec.compile.assemble import assemble  # Import late, because the import loads NumPy.
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 
     path = required_nvcc()

@@ -236,11 +236,11 @@ def cache_key(job: CompileJob) -> str:
 def compile_alone(job: CompileJob) -> Compiled:
     """Compile a job without a cache. Raise the same errors as `compile_source`."""
     if job.name.endswith(".ptx"):
-        from kernrec.compile.assemble import assemble  # Import late, because this imports NumPy.
+        from kernrec.compile.assemble import assemble  # Import late, because the module imports NumPy.
 
         return assemble(job.source, job.sm, job.name)
     if job.triton is not None:
-        from kernrec.compile.triton_compile import compile_triton  # Import late, because this imports Triton.
+        from kernrec.compile.triton_compile import compile_triton  # Import late, because the module imports Triton.
 
         return compile_triton(job)
     if job.host_code:

@@ -205,7 +205,7 @@ class _Worker:
     def _send(self, jobs: list[CompileJob]) -> None:
         self._together = False
         self._begin()
-        with suppress(OSError):  # The process may have died while idle. The next read reports this.
+        with suppress(OSError):  # An idle process may have died. The next read reports its end.
             self.connection.send(jobs)
 
     def _begin(self) -> None:

@@ -116,7 +116,7 @@ class HostValues(HostProgram):
             if before and value is not None:
                 assigned = True
                 yield value
-        if not assigned:  # The parser takes `dim3 block(16, 16);` for a function.
+        if not assigned:  # The parser mistakes `dim3 block(16, 16);` for a function.
             for each in reversed(self.dim3_declarations):
                 for declarator in reversed(each.named_children) if function_of(each) == function else ():
                     if text_of(declarator).startswith((f"{name}(", f"{name} (", f"{name}{{")):

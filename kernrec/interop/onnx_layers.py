@@ -63,7 +63,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
                 problem = _product(graph, node, absorbed)
             else:
                 problem = _READERS[node.kind](graph, node) if node.kind in _READERS else None
-        except UsageError:  # kernrec's op does not support these sizes or data types.
+        except UsageError:  # kernrec's op does not support the node's sizes or data types.
             problem = None
         if problem is None:
             unknown[printable(node.kind)] += 1

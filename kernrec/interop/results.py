@@ -250,7 +250,7 @@ _LIMITS = {
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
-    """Return (config without power limits and clocks, these limits in SI units, keyed by field of `ForeignResult`)."""
+    """Split a config into (tunables, power and clock limits in SI units, keyed by field of `ForeignResult`)."""
     limits = {}
     for name, (column, factor) in _LIMITS.items():
         if name in config:

@@ -105,7 +105,7 @@ class SpecArguments:
         self.names |= {name: name, source_name: name}
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
-        """Set the shape of every buffer. `expression(option, text)` translates an option's text to the spec's notation."""
+        """Set the shape of every buffer. `expression(option, text)` translates the option's text for the spec."""
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
             if tensor.symbol is not None and name not in self.stated:

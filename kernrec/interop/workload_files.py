@@ -83,7 +83,7 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
 
 def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
     """Read an ONNX workload in a separate process (`onnx_layers`), because the model is untrusted."""
-    import tempfile  # Import late: only ONNX needs this.
+    import tempfile  # Import late: only ONNX needs the module.
 
     from kernrec.store.reader import read_apart
     from kernrec.util.optional import require_optional

@@ -143,7 +143,7 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
 
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
-    from kernrec.ptx.state.descriptors import Image, Sampler  # Import late, because queries do not need this module.
+    from kernrec.ptx.state.descriptors import Image, Sampler  # Import late, because queries do not need the module.
 
     layout = ImageLayout(
         table.take("axes", int, "1, 2 or 3", None),

@@ -11,7 +11,7 @@ from kernrec.kernel.tensor_map import ImageArgument, ImageLayout, MapArgument
 from kernrec.kernel.toml_table import Table, mentions
 from kernrec.util.light_dataclass import dataclass
 
-# This pattern need not find every kernel, because it only makes suggestions in error messages.
+# The pattern need not find every kernel, because kernrec uses it only for suggestions in error messages.
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")
 _ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")  # Mangled names of templates are long.
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")

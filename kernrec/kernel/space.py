@@ -194,7 +194,7 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, *arguments(self.problem))
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """Return an expression's value for the configs in `rows` (default: all), or a scalar if the values are equal."""
+        """Return an expression's values for the configs in `rows` (default: all), or a scalar if they are equal."""
         try:
             value = self.in_engine.column(expression, rows)
         except ValueError as error:

@@ -110,7 +110,7 @@ def _activated(x: "np.ndarray", activation: int) -> "np.ndarray":
     if activation == 2:
         activated = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     elif activation == 3:
-        activated = x * 0.5 * (1 + np.tanh(x / 2))  # This form of the logistic function does not overflow.
+        activated = x * 0.5 * (1 + np.tanh(x / 2))  # The tanh form of SiLU does not overflow.
     return activated
 
 

@@ -140,7 +140,7 @@ def _elementwise(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.nda
     return {"y": np.maximum(tensors["a"] * tensors["x"] + tensors["b"], 0)}
 
 
-# This op also represents kernels that move the same bytes: the addition in a residual block (a = 1), and activations
+# The op also represents kernels that move as many bytes: the addition in a residual block (a = 1), and activations
 # other than ReLU.
 ELEMENTWISE = _op(
     name="elementwise",

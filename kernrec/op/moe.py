@@ -120,7 +120,7 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
         inner = x[tokens] @ weights("up", expert).T
         if d["gated"]:
             gate = x[tokens] @ weights("gate", expert).T
-            inner = inner * (gate * 0.5 * (1 + np.tanh(gate / 2)))  # This form of sigmoid does not overflow.
+            inner = inner * (gate * 0.5 * (1 + np.tanh(gate / 2)))  # The tanh form of SiLU does not overflow.
         else:
             inner = np.maximum(inner, 0) ** 2
         y[tokens] += shares[tokens, places, None] * (inner @ weights("down", expert).T)

@@ -29,15 +29,15 @@ def format_of(d: Names) -> Format | None:
 
 
 def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return {suffix of the scale tensor's name: shape of the scale tensor} for weights of shape (rows, k)."""
+    """Return the shape of the scales of weights with the shape (rows, k), keyed by the suffix of the scales' name."""
     if not quantized.group:
         return {"_scale": (rows, 1)}
     return {"_scale": (-(-rows // quantized.rows), -(-k // quantized.group))}
 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return {suffix of the scale tensor's name: shape of the scale tensor} for activations of shape (rows, k). Return
-    an empty dictionary for bf16 activations."""
+    """Return the shape of the scales of activations with the shape (rows, k), keyed by the suffix of the scales' name.
+    Return an empty dictionary for bf16 activations."""
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}

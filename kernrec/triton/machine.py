@@ -30,7 +30,7 @@ class Machine:
 
     gpu: GPU
     local: LocalGpu | None = None
-    """This machine's GPU in NVML, or None."""
+    """GPU of this machine as NVML reports it, or None."""
     present: bool = False
     """Whether this process can measure, because Triton's driver finds a GPU."""
 

@@ -147,7 +147,7 @@ API int cuGetExportTable(const void**, const void*) {
     stop("the program, or a package that it loads (CuPy), has the CUDA runtime inside; rebuild it with -cudart shared");
 }
 API int cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64_t, int* status) {
-    // Return the newest variant of a function for the requested CUDA version. `since` is a variant's first CUDA version.
+    // Return a function's newest variant in the requested CUDA version. `since` is the variant's first version.
     static const struct {
         const char* name;
         int since;

@@ -8,8 +8,7 @@ using namespace capture;
 
 namespace {
 
-// One side of a copy of rows: address of the first byte, bytes from one row to the next, and from one slice to the
-// next.
+// One side of a copy of rows: address of the first byte, and bytes between the starts of rows and of slices.
 struct Side {
     char* first;
     size_t row, slice;

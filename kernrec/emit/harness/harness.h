@@ -25,7 +25,7 @@ struct Tensor {
     std::string name;
     std::string dtype;  // f64, f32, tf32, f16, bf16, f8e4m3 or i8
     long elements;
-    double mean, deviation;  // of the initial values
+    double mean, deviation;  // Mean and standard deviation of the initial values
     bool output;
 };
 
@@ -120,12 +120,12 @@ struct Case {
     std::string title;
     Dims dims;
     std::string layout;
-    std::vector<Tensor> tensors;  // inputs, then the output
+    std::vector<Tensor> tensors;  // Inputs, followed by the output
     size_t workspace_bytes;
     cudaError_t (*launch)(void* const* tensors, void* workspace, cudaStream_t stream);
     double (*expected)(const Dims& dims, const std::string& layout, const Values& values, long place);
-    long samples;  // number of output elements to check
-    double tolerance;  // maximum error, divided by the expected value or the output's RMS, whichever is larger
+    long samples;  // Number of output elements to check
+    double tolerance;  // Maximum error, divided by the expected value or the output's RMS, whichever is larger
     double predicted_s;
 };
 
@@ -138,7 +138,7 @@ struct Case {
         }                                                                                     \
     } while (0)
 
-// Run, check and time a case; return whether the result was right.
+// Run, check and time a case. Return whether the result is right.
 inline bool run(const Case& item) {
     Values values(item.tensors);
     std::vector<void*> device(item.tensors.size());
@@ -147,7 +147,7 @@ inline bool run(const Case& item) {
         const size_t bytes = values.memory[number].size();
         KERNREC_TRY(cudaMalloc(&device[number], bytes));
         if (item.tensors[number].output)
-            KERNREC_TRY(cudaMemset(device[number], 0xFF, bytes));  // NaN shows elements that the kernel does not write
+            KERNREC_TRY(cudaMemset(device[number], 0xFF, bytes));  // NaN reveals elements that the kernel does not write.
         else
             KERNREC_TRY(cudaMemcpy(device[number], values.memory[number].data(), bytes, cudaMemcpyHostToDevice));
     }
@@ -171,7 +171,7 @@ inline bool run(const Case& item) {
     double largest = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
         const double error = std::abs(actual[i] - expected[i]) / std::max(std::abs(expected[i]), rms > 0 ? rms : 1.0);
-        largest = error <= largest ? largest : error;  // a NaN error becomes the largest error
+        largest = error <= largest ? largest : error;  // A NaN error becomes the largest error.
     }
     const bool right = largest <= item.tolerance;
 

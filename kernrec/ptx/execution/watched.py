@@ -140,7 +140,7 @@ class EmulationOptions:
     """Approximate number of threads that are emulated together."""
     count: bool = True
     budget: int = BUDGET
-    """Maximum number of PTX instructions of a batch of blocks. A batch that exceeds it counts as an endless loop."""
+    """PTX instructions that a batch of blocks may execute. A kernel that needs more counts as an endless loop."""
     check_races: bool = False
     """Whether a data race in shared memory, or between blocks that pass data in global memory, raises an error."""
     checked: CheckedMemory | None = None

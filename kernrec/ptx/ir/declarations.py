@@ -38,7 +38,7 @@ def integer(text: str) -> int:
 
 
 def read_variable(text: str) -> Variable:
-    """Parse a declaration such as `.shared .align 4 .b8 tile[512]`. Raise `ValueError` if this fails."""
+    """Parse a declaration such as `.shared .align 4 .b8 tile[512]`. Raise `ValueError` if it is invalid."""
     match = _VARIABLE.match(text.strip())
     if match is None:
         raise ValueError(f"cannot read the declaration {' '.join(text.split())[:60]!r}")

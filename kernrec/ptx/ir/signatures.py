@@ -27,7 +27,7 @@ class Slot:
 
 Slots = tuple[Slot, ...]
 _Form = tuple[list[str], list[str] | None]
-"""Required modifiers and the operands of an instruction. The operands are None if they are not checked here."""
+"""Required modifiers and the operands of an instruction. The operands are None if only the emulator checks them."""
 
 
 def _read(table: str) -> dict[str, list[_Form]]:
@@ -112,7 +112,7 @@ _ACCESSIBLE = re.compile(r"[busf]\d+|bf16")
 
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of an instruction, or None if they are not checked here.
+    """Return the operands of an instruction, or None if only the emulator checks them.
 
     Raises:
         ValueError: the modifiers contain too many types, or do not end with a type.
