@@ -34,7 +34,7 @@ class CudaCall:
     launches: int = 1
 
     def kernel(self) -> tuple[Kernel, list[str]]:
-        """Return the launched kernel, and notes on it for the user."""
+        """Return the launched kernel, and notes for the user."""
         return kernel_of_ptx(self.ptx, self.entry, self.grid, self.block, self.arguments, self.shared, captured=True)
 
     def seconds(self, gpu: GPU, database: Path, budget: int) -> float:

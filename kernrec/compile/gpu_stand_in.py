@@ -97,7 +97,7 @@ def torch_without_gpu(simulated: GPU) -> Iterator[None]:
         for owner, attributes in answers:
             stack.enter_context(replaced(owner, **attributes))
         guards = getattr(torch._C, "_dynamo", None)
-        if guards is not None:  # TorchInductor's code allocates memory with this function.
+        if guards is not None:  # TorchInductor's code allocates memory with `_empty_strided_cuda`.
             empty = lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)  # noqa: E731
             stack.enter_context(replaced(guards.guards, _empty_strided_cuda=empty))
         stack.enter_context(mode())

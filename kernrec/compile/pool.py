@@ -126,7 +126,7 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Yield (job, result) for each cached job, and lists of at most `most` other jobs to compile together."""
+    """Yield (job, result) for each cached job. Also yield lists of at most `most` jobs to compile together."""
     groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # Jobs with the same source, by `together_key`.
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:

@@ -100,7 +100,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
                 constants[name] = options[name] = options.get(name, default)
         names = {**arguments, **constants}
         for layer in layers:
-            # The decorator `triton.heuristics` adds these constants.
+            # `triton.heuristics` computes constants from the arguments.
             for name, value in getattr(layer, "values", {}).items():
                 # A captured launch may already have a value for the constant `name`.
                 if name not in arguments and name not in constants:

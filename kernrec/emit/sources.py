@@ -129,7 +129,7 @@ def emit_ptx(answers: Sequence[Answer]) -> Files:
         from kernrec.compile.triton_compile import with_dynamic_shared
         from kernrec.compile.triton_process import compile_apart
 
-        # The source may import files from its folder.
+        # Compile in the source's folder, because the source may import files from there.
         folder = Path.cwd() if Path(kernel.source_name).is_file() else None
         compiled = compile_apart(compile_job_for(kernel, best.config, best.problem, sm, folder), CompileCache.default())
         compiled = replace(compiled, ptx=with_dynamic_shared(compiled.ptx))

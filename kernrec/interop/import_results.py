@@ -182,7 +182,7 @@ _SAME_CLOCK = 0.02
 
 
 def _at_clock(file: ForeignResults, gpu: GPU) -> ForeignResults:
-    """Set the locked clock of results to the GPU's base clock if the median recorded clock is close to it."""
+    """Set the results' locked clock to the GPU's base clock if the median recorded clock is close to the base clock."""
     clocks = sorted(result.sm_clock_hz for result in file.results if result.sm_clock_hz)
     if not clocks:
         return file

@@ -107,7 +107,7 @@ class TextFile:
         return whole_document(self.text, infinity=True)
 
     def document(self) -> Any:
-        """Parse the whole file as JSON, including `Infinity`. Raise `ValueError` if this fails."""
+        """Parse the whole file as JSON, including `Infinity`. Raise `ValueError` if the file is not JSON."""
         value = self._value
         if not self.whole:
             raise CutShort

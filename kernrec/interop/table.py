@@ -161,7 +161,7 @@ class _Reader:
     """Converter of a table's rows to results."""
 
     def __init__(self, columns: Sequence[str], options: ReadOptions) -> None:
-        """Determine the meaning of each column. Raise `ValueError` if this is impossible."""
+        """Determine the meaning of each column. Raise `ValueError` for a column without a known meaning."""
         for each in options.mapped:
             if each.column not in columns:
                 raise ValueError(str(unknown("column", each.column, columns)))

@@ -215,7 +215,7 @@ class PackedArguments:
 
     @classmethod
     def bound(cls, launch: BoundLaunch) -> "PackedArguments":
-        """Pack the arguments of a bound launch, with null addresses. Raise `KernrecError` if this is impossible."""
+        """Pack a launch's arguments, with null addresses. Raise `KernrecError` if kernrec cannot pass an argument."""
         pairs = [_packed(launch.entry, argument) for argument in launch.arguments]
         return cls([value for value, _ in pairs], [name for _, name in pairs])
 

@@ -79,7 +79,7 @@ def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
 def _inline(
     path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]], host_code: bool = False
 ) -> None:
-    """Append the pieces of a file and of its headers to `pieces`. Skip headers in `seen`, which are already there."""
+    """Append the pieces of a file and of its headers to `pieces`. Skip headers in `seen`."""
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name

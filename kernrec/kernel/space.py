@@ -207,7 +207,7 @@ class ProblemSpace:
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:
-        """Return the Boolean mask `rows` without the configs that violate a constraint on this problem."""
+        """Return a copy of the Boolean mask `rows` that is False for configs that violate a constraint."""
         holds = rows.copy()
         try:
             self.in_engine.test(holds)

@@ -85,7 +85,7 @@ class TensorValues:
 
     @property
     def indexed(self) -> dict[str, str]:
-        """Return the tensors into which the values point, each with its elements per index."""
+        """Return the number of elements per index, keyed by the tensor into which the values point."""
         parts = (part.strip().partition(" ") for part in self.text.split(","))
         return {name: step.strip() or "1" for name, _, step in parts}
 
@@ -237,7 +237,7 @@ class Kernel:
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Convert a problem to the kernel's op. Raise `UsageError` if this is impossible."""
+        """Convert a problem to the kernel's op. Raise `UsageError` if the op cannot express the problem."""
         if problem.op == self.op:
             return problem
         if (form := as_op(problem, self.op)) is None:

@@ -77,7 +77,7 @@ class PreparedCall:
         return [value for packed in self._packed for value in packed.slots.get(tensor, ())]
 
     def run(self, addresses: Sequence[int], output: int, stream: int) -> None:
-        """Queue the launches in a stream. `addresses` are those of the inputs, in the order of the op's tensors."""
+        """Queue the launches in a stream. `addresses` has the inputs' addresses, in the order of the op's tensors."""
         with self._lock:  # All calls share the packed arguments, which the driver copies when a launch is queued.
             size = self._workspace_bytes
             workspace = self._workspaces.address(size, self.device, stream) if size else 0

@@ -210,7 +210,7 @@ class Tuner:
         except UsageError as error:
             if self._gpu is not None or "KERNREC_GPU" in os.environ:
                 raise
-            return self._unranked(launch, None, offline, error)  # The catalog lacks this GPU.
+            return self._unranked(launch, None, offline, error)  # The catalog lacks the GPU.
         except KernrecError as error:
             return self._unranked(launch, None, True, error)
         measures = machine.present and not offline

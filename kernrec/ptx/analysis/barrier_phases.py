@@ -180,7 +180,7 @@ def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
 def _parts(
     block: BasicBlock, issue: Mapping[str, float], length: int
 ) -> Iterator[tuple[Sequence[Instruction], dict[str, float]]]:
-    """Split a basic block into parts of at most `length` PTX instructions. Yield each with its machine instructions."""
+    """Split a basic block into parts of at most `length` PTX instructions. Yield (part, machine instructions) pairs."""
     count = -(-len(block.instructions) // length)
     if count == 1:
         yield block.instructions, dict(issue)

@@ -40,12 +40,12 @@ class DefUse:
         return [self.instructions[place] for place in self.writers.get(name, ())]
 
     def writer(self, name: str) -> int | None:
-        """Return the index of the only instruction that writes a register, or None if there is not exactly one."""
+        """Return the index of the only instruction that writes a register, or None for several writers or none."""
         places = self.writers.get(name, ())
         return places[0] if len(places) == 1 else None
 
     def only_reader(self, name: str) -> int | None:
-        """Return the index of the only instruction that reads a register, or None if there is not exactly one."""
+        """Return the index of the only instruction that reads a register, or None for several readers or none."""
         places = self.readers.get(name, ())
         return places[0] if len(places) == 1 else None
 

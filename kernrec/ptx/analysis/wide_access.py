@@ -178,7 +178,7 @@ class _KnownBits:
         bits_of = self._known
         needed = [] if register.name in bits_of else [register.name]
         bits_of |= dict.fromkeys(needed)
-        for name in needed:  # The loop body appends further names to this list.
+        for name in needed:  # The loop body appends further names to `needed`.
             for place in self._def_use.writers.get(name, ()):
                 new = [source for source in self._instructions[place].sources if source not in bits_of]
                 needed += new
