@@ -1,7 +1,7 @@
 """Simulate a GPU for torch and Triton, so that programs can launch Triton functions without a GPU.
 
-A launch executes nothing. Tensors on "cuda" are stored on the CPU, but report a GPU as their device. Packages may
-register CUDA implementations of torch operators, which then run on such tensors.
+A launch executes nothing. Tensors on "cuda" are stored on the CPU, but report a GPU as their device. If a
+package registers a CUDA implementation of a torch operator, the implementation runs on the simulated GPU, too.
 """
 
 import functools
