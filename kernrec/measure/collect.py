@@ -112,7 +112,7 @@ _CHOOSERS: Mapping[Strategy, Callable[[RequestOnGpu], Chooser]] = {
 
 
 def chooser_of(on_gpu: RequestOnGpu) -> Chooser:
-    """Return the chooser for a request's strategy. Raise `UsageError` if no config can run a problem."""
+    """Return the chooser for the strategy in `on_gpu.request`. Raise `UsageError` if no config can run a problem."""
     return _CHOOSERS[on_gpu.request.strategy](on_gpu)
 
 

@@ -2,14 +2,14 @@
 
     fixed part  configs that are the same on every GPU (kernrec.kernel.fixed_part)
     survey      some configs of every kernel, spread over the kernel's space
-    refinement  configs with the greatest gain per second (refine_planner.py), alternating with the survey
+    refinement  configs that should reduce the regret most (refine_planner.py), in turn with more of the survey
 
 The problems are the layers of the standard workloads or of a recording. Every op has the same weight.
 
-The survey also measures configs with slow predictions, so that models learn their prediction errors, too. It chooses:
+The survey also measures slow configs, so that models learn how much predictions are off. The survey chooses:
 
     kernel      each kernel of each op in turn, in a new random order every round
-    problem     among the kernel's problems, the one with the fewest draws so far
+    problem     the kernel's problem with the fewest draws so far
     configs     a random config from each quantile of predicted time, without very slow configs (`SLOWEST`)
 """
 
@@ -38,7 +38,7 @@ from kernrec.store.measurement import Measurement
 CONFIGS = 4
 """Number of configs to draw per visit. Creating a problem's inputs takes as long as measuring about two configs."""
 SLOWEST = 10.0
-"""Multiple of the fastest predicted time above which configs are not measured."""
+"""Maximum predicted time of a config to measure, divided by the fastest predicted time."""
 _POOL = 16 * CONFIGS
 """Number of random configs to predict for each draw. Predicting a whole space would take tenths of a second."""
 
@@ -131,8 +131,8 @@ USUAL_BUDGET_S = 600.0
 _FIXED_SHARE = 0.1
 """Maximum fraction of the remaining time for each problem of the fixed part."""
 _ENERGY_EVERY = 5
-"""Number of visits from one energy measurement to the next. The number is odd, so that both the survey and the
-refinement measure energies."""
+"""Number of visits (`Chooser`) from one energy measurement to the next. Survey and refinement alternate, so an even
+number would exclude the survey or the refinement."""
 
 
 class GpuPlan(Chooser):
@@ -151,7 +151,7 @@ class GpuPlan(Chooser):
             self._survey = Survey(subject, sampled_kernels(on_gpu), request.seed)
             self._planner = RefinePlanner(on_gpu, subject)
         self._refining = False  # whether the refinement planner chose the visit in progress
-        # Configs measured by the refinement minus configs measured by the survey, after the survey's first round.
+        # Number of configs of the refinement, minus number of configs of the survey after its first round.
         self._ahead = 0
         self._visits = 0
 
@@ -238,7 +238,7 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _runnable_problem(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return a problem that a kernel can run on a GPU, or None. If bf16 is not supported, return the problem in f16."""
+    """Return `problem`, or the same problem in f16 instead of bf16. Return None if no kernel can run either."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)

@@ -101,7 +101,7 @@ class TraceFile:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with suppress(OSError):
             self._file.close()
-            if kind is not None:  # The command could not be started, so delete the file.
+            if kind is not None:  # The command could not be started, so delete the trace.
                 self.path.unlink()
         if self._full is not None:
             raise UsageError(cannot_be("written", self.path, self._full)) from None
@@ -176,8 +176,8 @@ def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, s
     def take_sample() -> None:
         show(reader.read(time.monotonic() - start_s))
 
-    # The terminal also sends SIGINT and SIGQUIT to the command, so do nothing here. Use a function instead of SIG_IGN,
-    # because the command would inherit SIG_IGN.
+    # Ignore SIGINT and SIGQUIT, because the terminal also sends them to the command. A function ignores them, because
+    # the command would inherit SIG_IGN.
     handlers: dict[signal.Signals, Any] = dict.fromkeys(_signals("SIGINT", "SIGQUIT"), lambda *_: None)
     handlers |= dict.fromkeys(_signals("SIGTERM", "SIGHUP"), pass_on)
     with _handled(handlers):

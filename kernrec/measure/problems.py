@@ -15,14 +15,14 @@ def select_layers(
     """Return the layers that command-line options select for measuring. Return None if no option selects a layer.
 
     Args:
-        op: Name or alias of an op. If it is None or `all`, select every op that some kernel computes.
+        op: Name or alias of an op. None or `all` selects every op that some kernel computes.
         shape: Dimensions of one problem, such as `m=4096,n=4096,k=4096`, or None for the layers of a workload.
         workload: Name or file of a workload, by default the standard workload of each op.
         dtype: Data type, by default that of the op or the layer.
         layout: Tensor layout, by default the layout that recommendations use on the GPU (`RequestOnGpu.problems`).
 
     Raises:
-        UsageError: A name is unknown, or no layer is left.
+        UsageError: A name is unknown, or no layer matches the options.
     """
     if op is None and workload is None and shape is None:
         return None

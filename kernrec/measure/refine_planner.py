@@ -1,9 +1,9 @@
-"""Choose the visits of `--strategy refine`: measure first the configs that may change the recommendation most.
+"""Choose the measurements of `--strategy refine`: first the configs that should reduce the regret most per second.
 
-    predictions and rows of the database -> joint posterior -> visit with the greatest gain per second -> posterior ...
+    predictions and earlier measurements -> joint posterior of all costs -> configs to measure -> posterior ...
 
-The refinement ends when the budget is used up or the regret is low enough. Regret is the expected excess cost of the
-recommended configs over the best configs, for one objective at one power limit and clock.
+Regret is the expected extra cost of the recommended configs over the best configs, for one objective. The refinement
+ends when the regret is low enough or the budget is used up.
 """
 
 import math
@@ -26,10 +26,10 @@ from kernrec.store.measurement import Measurement, Outcome
 
 FORECAST_S = 600.0
 """Seconds of further measuring to which `Refined.forecast` refers."""
-_VISIT_S, _LATENCY_S = 1.0, 0.6
-"""Initial estimates of the seconds for preparing a problem and for measuring one latency."""
+_PREPARE_S, _LATENCY_S = 1.0, 0.6
+"""Initial estimates in seconds, which `RefinePlanner.done` corrects."""
 _NOISE = {Objective.LATENCY: 0.01, Objective.ENERGY: 0.02, Objective.EDP: 0.025}
-"""Standard deviation of the logarithm of a measured cost, equal to the drift that the protocol tolerates."""
+"""Relative standard deviation of a measured cost, equal to the drift that the protocol tolerates."""
 _CHECKED_EVERY = 16
 """Number of visits between two checks of the regret."""
 
@@ -63,11 +63,13 @@ class Refined:
 
 
 class RefinePlanner(Chooser):
-    """Chooser of the refinement's visits on one GPU model."""
+    """Chooser for `--strategy refine` on one GPU model."""
 
     def __init__(self, on_gpu: RequestOnGpu, subject: RefineSubject | None = None) -> None:
-        """Prepare a refinement of the subject, by default of the requested problems. Raise `UsageError` if no config
-        can run a problem."""
+        """Prepare the refinement of `subject`, or of the requested problems if `subject` is None.
+
+        Raise `UsageError` if no config can run a problem.
+        """
         request = on_gpu.request
         each_s = _LATENCY_S
         if request.objective is not Objective.LATENCY:
@@ -75,14 +77,14 @@ class RefinePlanner(Chooser):
         self._request = request
         self.subject = subject or subject_of(on_gpu)
         self.posterior = posterior = JointPosterior(side_by_side(self.subject.contenders), request.seed)
-        """Joint posterior of the costs of all contenders."""
+        """Joint posterior of the costs of all contenders (configs that may be the best)."""
         for problem in range(len(self.subject.wanted)):
             self._take_rows(problem, on_gpu.databases.on(on_gpu.gpu))
         posterior.rescale()
-        self.refinement = Refinement(posterior, Costs(_VISIT_S, each_s), _NOISE[request.objective])
+        self.refinement = Refinement(posterior, Costs(_PREPARE_S, each_s), _NOISE[request.objective])
         self._before = [posterior.choice(problem) for problem in range(len(posterior))], posterior.mean_regret()
         self._pending: dict[str, Visit] = {}  # visits in progress, keyed by the problem's key
-        self._seen: set[tuple[int, int]] = set()  # measured (problem, contender) pairs of all visits
+        self._seen: set[tuple[int, int]] = set()  # measured pairs (problem, config)
         self._left = request.budget.configs
         self._visits = 0
         self._ended = "the budget is spent"
@@ -149,7 +151,7 @@ class RefinePlanner(Chooser):
         costs = self.refinement.costs
         expected_s = costs.visit_s + measured * costs.each_s
         if measured and seconds > 0.0:
-            # Move only halfway (on a log scale) towards the measured duration, because one visit may be unusual.
+            # Correct the estimates by only half the error (on a log scale), because one duration may be unusual.
             factor = math.sqrt(seconds / expected_s)
             costs.visit_s, costs.each_s = factor * costs.visit_s, factor * costs.each_s
         self.refinement.look(problem)
@@ -169,10 +171,7 @@ class RefinePlanner(Chooser):
         )
 
     def _measured(self, problem: int, measurement: Measurement) -> Measured | None:
-        """Return the cost of a new measurement for the posterior, or None if the measurement adds no cost.
-
-        For latency, only a contender's first measurement adds a cost. A failed config is no longer a contender.
-        """
+        """Return a new measurement's cost for the posterior, or None. Exclude a failed config from the posterior."""
         place = self.subject.contenders[problem].place(key_of(measurement.kernel, measurement.config))
         if place is None:
             return None
@@ -192,7 +191,7 @@ class RefinePlanner(Chooser):
         return Measured(place, math.log(cost), noise_between(low, high)) if cost else None
 
     def _changed(self, before: Sequence[int]) -> Iterator[ChangedAnswer]:
-        """Yield the problems whose best contender has changed. `before` has each problem's earlier best."""
+        """Yield the problems whose best config has changed. `before` has the earlier best config of each problem."""
         for problem, old in enumerate(before):
             new = self.posterior.choice(problem)
             if new != old:

@@ -22,7 +22,7 @@ class Strategy(StrEnum):
     """Method by which a campaign chooses measurements and decides when to stop."""
 
     ALL = "all"
-    """Measure each problem in turn: screen latencies, measure energy near the Pareto front, then repeat the best."""
+    """Measure each problem in turn: latencies, then energies near the Pareto front, then the best configs again."""
     PLAN = "plan"
     """Measure a fixed set of configs, the same on every GPU. Then measure the configs about which models are most
     uncertain."""
@@ -65,7 +65,7 @@ class CollectRequest:
     """Effort for `Strategy.ALL`. Other strategies choose the number of configs themselves."""
     budget: CampaignBudget = field(default_factory=CampaignBudget)
     until: float | None = None
-    """Weighted mean regret at which the refinement stops (with a probability of 95 %), or None for no limit."""
+    """Limit of the weighted mean regret. The refinement stops if the regret is lower with 95 % probability."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
     kernel: Kernel | None = None

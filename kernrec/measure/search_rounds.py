@@ -1,8 +1,8 @@
 """Search one problem for the lowest latency, energy or energy-delay product.
 
-In each round, the search strategy first chooses the configs for which latency is measured, and then the configs for
-which energy is measured. All GPUs of a model share the latency measurements. Only one GPU measures energies, because
-GPUs of one model differ in power by more than good configs do. Meanwhile, the other GPUs begin the next round.
+In each round, the search first chooses configs for latency measurements, and then configs for energy measurements. All
+GPUs of a model share the latency measurements. Only one GPU measures energies, because power differs more between GPUs
+than between good configs. Meanwhile, the other GPUs begin the next round.
 """
 
 import math
@@ -27,7 +27,7 @@ WEIGHTS = {
     Objective.EDP: (1.0, 1.0),
     Objective.PARETO: None,
 }
-"""Exponents of latency and energy in the product to minimize, keyed by objective. None for two separate costs."""
+"""Exponents of latency and energy in the product to minimize, keyed by objective. None for the Pareto front."""
 _ORDERED = 2
 """Number of configs that must have run before cost models can choose the next configs."""
 _LEAST_TOGETHER = 2
@@ -82,7 +82,7 @@ class SearchRounds(Chooser):
         self._energies: list[int] = []  # configs for energy measurements that are not in any visit yet
         # Maps `id(visit.tasks)` of each visit in progress to its round, or to None if the visit measures energies.
         self._pending: dict[int, int | None] = {}
-        self._round_over = True  # whether a round has just ended and its energy measurements are to be chosen
+        self._round_over = True  # whether a round has ended that still needs energy measurements
         self._energy_gpu: str | None = None
 
     @property

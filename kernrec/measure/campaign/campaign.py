@@ -28,10 +28,9 @@ from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.store.measurement import CodeInfo, Measurement, Outcome, ProblemRecord, Tier
 
-_SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
-"""Fractions of a problem's time at which screening and coarse energy measurements end."""
+_SCREEN_END, _COARSE_END = 0.6, 0.85  # fractions of the time limit for a problem
 _LOOKAHEAD = 128
-"""Maximum number of scheduled configs to search for a compiled config."""
+"""Maximum number of waiting measurements to check for compiled code."""
 
 
 @dataclass
@@ -61,7 +60,7 @@ class Campaign:
 
         Args:
             report: Function to call with each note, and with each measurement once it is in the journal.
-            compile_queue: Queue that compiles the configs, or None if nothing must be compiled.
+            compile_queue: Queue that compiles the configs, or None for a replay, which runs no code.
         """
         self._journal = journal
         self._settings = settings
@@ -128,9 +127,9 @@ class Campaign:
         with_energy, finals = session.probe.measures_energy, settings.finals if planned.finals else 0
         try:
             most = None if configs_left is None else math.ceil(configs_left * planned.configs_share)
-            again = self._screen(start_s + _SCREEN_SHARE * share_s, most)
+            again = self._screen(start_s + _SCREEN_END * share_s, most)
             if with_energy:
-                again += self._coarse(start_s + _COARSE_SHARE * share_s)
+                again += self._coarse(start_s + _COARSE_END * share_s)
             if finals:
                 again += self._work(run.schedule.finals(finals, with_energy), start_s + share_s)
             again += blocks.close()
@@ -141,9 +140,8 @@ class Campaign:
         except MeasurementFailure as failure:
             self._note(f"{planned.problem.key} is skipped: {failure}")
             self._run = None
-            # End the block, but repeat no measurements, because repeating needs the problem's inputs.
             session.begin_problem(None)
-            blocks.close()
+            blocks.close()  # Without the problem's inputs, no measurement can be repeated.
 
     def _start_problem(self, planned: PlannedProblem) -> _ProblemRun:
         key = planned.problem.key
@@ -193,11 +191,10 @@ class Campaign:
         """Make scheduled measurements, and return the measurements to repeat because of drift.
 
         Args:
-            items: Measurements in order. Configs that are already compiled come first.
+            items: Measurements in order. The next measurement is the first whose code is compiled.
             until_s: Time at which to stop, on the campaign's clock.
-            done: Number of earlier measurements in this tier, for reports.
-            total: Total number of measurements in this tier, for reports. By default, the number of `items`.
-            count: Number of measurements to make. By default, all.
+            done, total: Numbers of finished and planned measurements for `Progress`. By default, `items` are all.
+            count: Maximum number of measurements to make, or None for all.
         """
         waiting = deque(items)
         if self._compile_queue is not None:
@@ -225,8 +222,7 @@ class Campaign:
     ) -> tuple[ScheduledMeasurement, CompiledVariant | None] | None:
         """Remove the first waiting measurement whose code is compiled. Return (measurement, compiled variant).
 
-        If no code is compiled yet, wait at most 0.2 seconds and return None. The variant is None if no code is
-        needed.
+        Wait at most 0.2 seconds and return None if no code is compiled yet. The variant is None in a replay.
         """
         if self._compile_queue is None:
             return waiting.popleft(), None

@@ -3,9 +3,9 @@
     references -- measurements of block 0 -- references -- measurements of block 1 -- references
 
 The references are two kernels that are measured between blocks. If their costs change during a block, the GPU has
-drifted, and the block's measurements are invalid. A block ends with its problem, with the worker process, or at
-its time limit. The time limit is a quarter of the session's time before the block, but at least 4 s and at most 60 s.
-After a kill, the next run therefore repeats at most about a quarter of the measurements.
+drifted, and the block's measurements are invalid. A block ends when its problem or the worker process ends, or at its
+time limit. The limit is a quarter of the duration of all earlier blocks, but at least 4 s and at most 60 s. If a
+campaign is killed, the next campaign repeats only the last block.
 """
 
 import math
@@ -34,16 +34,16 @@ References = Mapping[str, Mapping[str, float]]
 
 
 class DriftMonitor:
-    """Monitor that compares the reference kernels' costs with a baseline. The baseline is the start of the session, or
-    the end of the last drift."""
+    """Monitor that compares the reference kernels' costs with a baseline: their first costs, or their costs after the
+    latest drift."""
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, float]] = {}
         self._baseline: dict[str, dict[str, float]] = {}
         self.latency: float | None = None
-        """Latest latency divided by baseline latency, for the reference kernel that changed most."""
+        """Latest latency divided by first latency, for the reference kernel that changed most."""
         self.energy: float | None = None
-        """Latest energy divided by baseline energy, for the reference kernel that changed most."""
+        """Latest energy divided by first energy, for the reference kernel that changed most."""
 
     def drifted(self, costs: References) -> str | None:
         """Return a message if a cost has changed by more than its limit, else None."""
@@ -70,7 +70,7 @@ class DriftMonitor:
         return error
 
     def rebase(self, costs: References) -> None:
-        """Use these costs as the baseline from now on."""
+        """Make `costs` the new baseline."""
         for name, costs_of in costs.items():
             self._baseline[name] = {**self._baseline.get(name, {}), **costs_of}
 
@@ -216,7 +216,7 @@ class DeviceSession:
 REFERENCE_S = 60.0
 """Maximum duration of a block in seconds."""
 _FIRST_S, _SHARE = 4.0, 0.25
-"""Minimum duration of a block in seconds, and its duration as a fraction of the session's time before the block."""
+"""Minimum duration of a block in seconds, and its maximum as a fraction of the duration of all earlier blocks."""
 
 
 @dataclass(frozen=True)

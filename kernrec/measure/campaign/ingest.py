@@ -1,8 +1,8 @@
 """Move measurements from the journal to the database, a few thousand rows per transaction.
 
 After a kill, the next campaign completes the move. No row is added twice, because a row's key is a hash of its content.
-Measurements are stored as quarantined if the GPU drifted during their block. They are marked `block_open` if their
-block never ended, and the next run repeats them.
+Measurements are stored as quarantined if the GPU drifted during their block. Measurements of a block that never ended
+are marked `block_open`, and the next campaign repeats the block.
 """
 
 import json
@@ -22,7 +22,7 @@ from kernrec.store.intake.row_checks import is_possible
 from kernrec.store.measurement import Measurement, Outcome
 
 _AHEAD = timedelta(days=1)
-"""Maximum time by which the newest row may be ahead of this machine's clock."""
+"""Maximum time by which the newest measurement in a database may be later than this machine's clock."""
 _TOGETHER = 5000
 """Maximum number of rows per transaction."""
 _OUR_PROTOCOLS = (measure_config.VERSION, replay.PROTOCOL_VERSION)
@@ -56,7 +56,7 @@ def ingest(journal: Journal, note: Callable[[str], None] = lambda text: None, en
     """
     stored, damaged = 0, list[Mapping[str, Any]]()
     while (batch := journal.batch(_TOGETHER, ended_only))[0]:
-        numbers, records = batch
+        ids, records = batch
         rows = list(_readable(records, damaged))
         with Database.open(journal.database, read_only=False, create=True) as opened:
             try:
@@ -64,7 +64,7 @@ def ingest(journal: Journal, note: Callable[[str], None] = lambda text: None, en
             except UsageError:
                 fitting = [_fits(measurement) for _, measurement in rows]
                 if all(fitting):
-                    raise  # Each row fits into an empty database, so the rows are not at fault.
+                    raise  # An empty database accepts each row, so the error has another cause.
                 damaged += [record for (record, _), fits in zip(rows, fitting, strict=True) if not fits]
                 rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
                 opened.add_measurements(measurement for _, measurement in rows)
@@ -74,7 +74,7 @@ def ingest(journal: Journal, note: Callable[[str], None] = lambda text: None, en
                     file.writelines(json.dumps(record) + "\n" for record in damaged)
                 note(f"{len(damaged)} records of {journal.path} are not measurements; they were put into {aside.name}")
                 damaged.clear()
-            journal.delete(numbers)
+            journal.delete(ids)
         stored += len(rows)
     return stored
 
@@ -137,7 +137,7 @@ def _readable(
         yield record, measurement
 
 
-def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:
-    """Return (session, block) if a record ends a block in the way `how` (`closed` or `drifted`), else None."""
-    session, block = record.get("session"), record.get(how)
+def _ended(record: Mapping[str, Any], key: str) -> tuple[str, int] | None:
+    """Return (session, block) for a record `{key: block, "session": session}`, and None for other records."""
+    session, block = record.get("session"), record.get(key)
     return (session, block) if isinstance(session, str) and type(block) is int else None

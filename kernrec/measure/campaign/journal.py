@@ -47,7 +47,7 @@ class JournalInUseError(UsageError):
 
 
 class Records(Protocol):
-    """Destination of a campaign's records: a journal, or the driver of a cluster."""
+    """Destination of a campaign's records: a journal, or the main process of a cluster."""
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Store records. Raise `JournalError` if that is impossible."""
@@ -101,9 +101,9 @@ class Journal:
         return [_record(content) for (content,) in self._query("SELECT content FROM record ORDER BY id")]
 
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return (numbers, records) of at most `most` measurements, oldest first.
+        """Return (IDs for `delete`, records) of at most `most` measurements, oldest first.
 
-        Records that end a block follow the measurements. If `ended_only` is True, skip blocks that have not ended.
+        The records also include the ends of blocks. If `ended_only` is True, skip blocks that have not ended.
         """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(
@@ -119,10 +119,10 @@ class Journal:
         ]
         return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
-    def delete(self, numbers: Sequence[int]) -> None:
-        """Delete the measurements with these numbers, and the records of blocks without remaining measurements."""
+    def delete(self, ids: Sequence[int]) -> None:
+        """Delete measurements, and the records of blocks without remaining measurements."""
         with self._transaction() as connection:
-            connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
+            connection.executemany("DELETE FROM record WHERE id = ?", [(each,) for each in ids])
             connection.execute(
                 "DELETE FROM record WHERE NOT measured"
                 f" AND NOT EXISTS (SELECT 1 FROM record other WHERE other.measured AND {_SAME_BLOCK})"

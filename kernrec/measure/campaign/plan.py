@@ -73,15 +73,15 @@ class PlannedProblem:
     """A problem with the configs to measure, in order.
 
     Args:
-        name: Name of the layer, or the problem's key if no layer has the problem.
+        name: Name for reports, such as the name of a layer.
         probability: Probability with which each task was selected, or None if the tasks are not a random sample.
         most: Maximum number of tasks to measure, or None for all.
         search: Search that chooses the next tasks from measurements, or None to keep the order of `tasks`.
         baseline: Config that computes the expected output, or None if there is a reference implementation.
         energy: Rule that selects the tasks whose energy is measured.
         finals: Whether to measure configs near the Pareto front in the final tier.
-        share: Maximum fraction of the remaining time to spend on this problem.
-        configs_share: Maximum fraction of the remaining number of configs to screen on this problem.
+        share: Maximum fraction of the campaign's remaining time to spend on this problem.
+        configs_share: Maximum fraction of the campaign's remaining configs to screen on this problem.
         earlier: Measurements of the problem that exist already.
         upcoming: Tasks of the next problem, whose code is compiled after the code of `tasks`.
     """
@@ -102,7 +102,7 @@ class PlannedProblem:
 
     @property
     def preparation(self) -> dict[str, Any]:
-        """Arguments of the request to the worker that creates inputs and expected outputs."""
+        """Arguments of the worker's request `prepare`."""
         return {"problem": self.problem.key, "baseline": self.baseline}
 
 
@@ -212,7 +212,7 @@ def _ranked_tasks(
     in random order. `baseline` is the config that computes the expected output, or None.
 
     Args:
-        only: Kernel whose configs to rank, or None for all kernels that compute the problem.
+        only: Kernel to rank, or None for all kernels that compute the problem.
     """
     from kernrec.recommender.candidates import candidate_set
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -292,5 +292,5 @@ class Chooser:
         """Learn that a visit has ended. It took `seconds` on the device's clock."""
 
     def outcome(self) -> object:
-        """Return the strategy's result (`Refined` or `Searched`), or None if it produces only measurements."""
+        """Return a summary of a refinement or a search. Return None for other strategies."""
         return None

@@ -145,12 +145,9 @@ class ProblemHistory:
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """Count a config's measurements in `tiers` (default: all) that need not be repeated.
-
-        Ignore measurements in blocks that never ended. But count them if several sessions have measured the config, so
-        that interruptions do not prevent progress.
-        """
+        """Count a config's measurements in the given tiers, by default in all. Skip measurements to repeat."""
         measurements = self._measurements.get(key, ())
+        # A block that never ended must be repeated, but only once, so that repeated kills do not prevent progress.
         alone = len({measurement.session for measurement in measurements}) < 2
         return sum(
             (not tiers or measurement.tier in tiers) and not (alone and bool(measurement.block_open))
@@ -158,7 +155,7 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """Return a config's median `latency_s` or `energy_j` in `tiers` (default: all), or None if unknown."""
+        """Return a config's median `latency_s` or `energy_j` in the given tiers, by default in all. None if unknown."""
         values = [
             value
             for measurement in self._measurements.get(key, ())

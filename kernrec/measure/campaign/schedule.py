@@ -119,7 +119,7 @@ class Schedule:
         return items
 
     def _costs(self, first: str, second: str) -> tuple[list[int], list[float], list[float]]:
-        """Return (configs, first costs, second costs). Skip configs that lack one of the two costs."""
+        """Return the indices of all configs that have two costs, and the values of each cost."""
         positions: list[int] = []
         costs: tuple[list[float], list[float]] = ([], [])
         for i, key in enumerate(self._keys):
@@ -147,8 +147,8 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     walk = np.lexsort((e, t))
     lowest = np.minimum.accumulate(e[walk])
     best = walk[np.concatenate(([True], e[walk][1:] < lowest[:-1]))]
-    # `beats` has the smaller decrease in log latency or log energy from each config to each front point. If the value
-    # is positive, the front point is better in both.
+    # Each element of `beats` compares a config (row) with a front point (column). It is the smaller of the differences
+    # in log latency and in log energy. If it is positive, the front point is better in both.
     beats = np.minimum(t[:, None] - t[best], e[:, None] - e[best])
     distance = np.maximum(beats.max(axis=1), 0.0)
     order = np.lexsort((t, distance))

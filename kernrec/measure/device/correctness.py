@@ -41,7 +41,7 @@ _PIECE = 1 << 22
 
 def tolerance(problem: Problem) -> float:
     """Return the largest error of an op's output that rounding can explain."""
-    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # Ops such as softmax add all columns.
+    terms = max(_terms(problem), problem.sizes.get("columns", 1))  # A softmax has few FLOPs, but sums over all columns.
     output = problem.tensors[problem.definition.outputs[0]].dtype
     if output == problem.dtype:
         return rounding(output, terms)
@@ -82,9 +82,9 @@ def rounding(dtype: str, terms: float) -> float:
 
     - The output is rounded to its dtype. The error is at most u.
     - 16-bit kernels may round each term. The error is 0.42 u on average if errors and mantissas are uniform.
-    - Partial sums are rounded to f32, or to f64 for f64 outputs. After k terms of random sign, the standard deviations
-      of error and result have the ratio u sqrt(k / 2) (Higham, Accuracy and Stability of Numerical Algorithms, section
-      4.2). Terms of equal sign cause no larger error.
+    - Partial sums are rounded to f32, or to f64 for f64 outputs. The standard deviation of the error of k terms with
+      random signs is u sqrt(k / 2), relative to the standard deviation of the sum (Higham, Accuracy and Stability of
+      Numerical Algorithms, section 4.2). Terms with equal signs have a smaller or equal relative error.
     """
     rounded = _UNIT_ROUNDOFF[dtype]
     inner = _of_terms(_INNER_ROUNDOFF.get(dtype, 0.0))
@@ -109,11 +109,10 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
 
     Args:
         stored: Output as a kernel stored it in memory, as a flat array of the module `xp`.
-        expected: Expected elements, as returned by `values`. NaN marks an element that is not compared, because the
-            config that computed the expected output did not write it.
+        expected: Expected elements, as returned by `values`. Elements that are NaN are not compared.
         xp: Array module, NumPy or CuPy.
         allowed: Largest error that counts as correct.
-        reference: Source of `expected`, as stored in rows.
+        reference: Description of the source of `expected`.
     """
     expected = expected.reshape(-1)
     # The whole output in float64 may not fit in memory.
@@ -182,7 +181,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue a reset of the tensors that a launch both reads and changes, in the first copy of the tensors."""
+        """Queue a reset of all tensors of the first copy that a launch both reads and changes."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -198,8 +197,8 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue the preparation of a launch whose results are checked. Fill outputs and workspaces with values that
-        reveal unwritten elements."""
+        """Queue writes that prepare the first copy for a launch. Outputs and workspaces get values that reveal elements
+        that the launch does not write."""
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:

@@ -53,7 +53,7 @@ class CudaDevice:
         self._scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         properties = runtime.getDeviceProperties(0)
-        # Count the other processes before this process creates a CUDA context and is counted, too.
+        # Count other processes first, because NVML counts this process, too, once it has a CUDA context.
         present = LocalGpu(0, uuid, self._sensors.name, self._sensors.others)
         entry = find_gpu(present.name)
         version = runtime.runtimeGetVersion()
@@ -121,7 +121,7 @@ class CudaDevice:
         if not bound:
             raise MeasurementFailure(Outcome.CONSTRAINT, "the config has no launch on this problem")
         job = compile_job_for(kernel, config, problem, self.info.sm)
-        compiled = compile_job(job, CompileCache.default())  # The campaign has put the code into this cache.
+        compiled = compile_job(job, CompileCache.default())  # The compile queue has filled the cache.
         module = loaded_module(compiled)
         names = {launch.entry: entry_name(compiled.resources, launch.entry) for launch in bound}
         renewed = False

@@ -5,9 +5,10 @@ killed:
 
     python -m kernrec.measure.device.gpu_limits '{"uuid": ..., "parent": ..., "power_limit_w": ..., "clock_hz": ...}'
 
-The guard prints one JSON line: `{"set": true}`, or `{"refused": reason}` before it ends. It then waits until its
-standard input is closed, its parent has ended or a signal asks it to end. The guard writes the earlier limits to disk
-first (`nvml.write_limits`). If the guard is killed, too, the next start of kernrec restores them.
+The guard writes the present limits to disk (`nvml.write_limits`), sets the new limits, and prints `{"set": true}`. When
+its standard input is closed, its parent ends or a signal asks it to end, the guard restores the earlier limits. If the
+guard cannot set the limits, it prints `{"refused": reason}` and ends. If the guard is killed, too, the next start of
+kernrec restores the limits.
 """
 
 import json
@@ -106,7 +107,7 @@ def _set(wanted: dict[str, Any], locked: int) -> str | None:
 
 
 def restore(uuid: str, locked: int) -> bool:
-    """Restore the limits in a GPU's locked limits file, and clear the file. Return False if the driver refuses."""
+    """Restore a GPU's limits from its open limits file, and clear the file. Return False if the driver refuses."""
     entry = read_limits(locked)
     if entry is None:
         return True

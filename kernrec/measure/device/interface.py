@@ -15,7 +15,7 @@ from kernrec.store.measurement import DeviceReport, GpuSettings, MeasuredDevice,
 
 
 class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a defect of this program
-    """Failure to measure a config. The message is stored in the row."""
+    """Failure to measure a config. The message is stored in the database."""
 
     def __init__(self, outcome: Outcome, message: str, lost: bool = False, report: DeviceReport | None = None) -> None:
         """Create a failure. If `lost` is True, the process can no longer use the device."""
@@ -50,7 +50,7 @@ class PreparedProblem:
 
     @property
     def reference(self) -> str:
-        """Source of the expected outputs, as stored in rows."""
+        """Description of the source of the expected outputs."""
         if self.kernel is None:
             return "reference of the op in float64"
         if self.baseline is None:
@@ -124,7 +124,7 @@ class OutputError:
     tolerance: float
     """Largest error that counts as correct."""
     reference: str
-    """Source of the expected outputs, as stored in rows."""
+    """Description of the source of the expected outputs."""
 
 
 class LoadedConfig(Protocol):
@@ -141,10 +141,10 @@ class LoadedConfig(Protocol):
     launch, and energy is not measured."""
 
     def errors(self) -> OutputError | None:
-        """Launch once, and compare the outputs with the expected outputs. Return None for a recorded config."""
+        """Launch once, and compare the outputs with the expected outputs. Return None for a replayed recording."""
 
     def times(self, launches: int) -> list[float]:
-        """Return the seconds of each of several launches. L2 is flushed before each launch."""
+        """Launch several times, and return the seconds of each launch. L2 is flushed before each launch."""
 
     def back_to_back(self, launches: int) -> float:
         """Return the mean seconds per launch without gaps between launches.
@@ -181,7 +181,8 @@ class Device(Protocol):
         """Create the inputs and expected outputs of a problem for `load`, and delete those of the previous problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Load a config. The caller must call `prepare` first if the kernel's own spec defines the problem."""
+        """Load a config, and prepare its problem if needed. Only the caller can prepare a problem that a kernel's spec
+        defines, because `prepare` needs the folder of the spec."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
         """Load the two reference kernels: `compute`, limited by arithmetic, and `memory`, limited by DRAM."""

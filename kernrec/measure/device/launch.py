@@ -21,7 +21,7 @@ from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.ptx.ir.program import Module as Ptx
 from kernrec.store.measurement import Outcome
 
-# CUresult codes of a launch that needs more than the GPU has. They leave the CUDA context usable.
+# CUresult codes of launches that exceed the GPU's resources. The CUDA context stays usable.
 _REFUSALS = {1: "invalid value", 701: "out of resources"}
 
 
@@ -123,7 +123,7 @@ class LaunchTools:
 
     def hold(self, seconds: float) -> None:
         """Let the device wait for some seconds, during which the host can queue launches."""
-        self._wait_ns.value = int(seconds * 1e9)  # Queued launches keep their duration.
+        self._wait_ns.value = int(seconds * 1e9)  # CUDA copied the values of queued launches.
         self._wait.queue(self.stream)
 
     def sm_clock_hz(self) -> float | None:

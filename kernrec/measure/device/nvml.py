@@ -72,7 +72,7 @@ def _entry(content: bytes) -> LimitsEntry | None:
     try:
         return LimitsEntry(**json.loads(content)) if content else None
     except (ValueError, TypeError):
-        return None  # An incomplete entry means that its process ended before it set a limit.
+        return None  # A process that left an incomplete entry has set no limit.
 
 
 class NoGPUError(KernrecError):
@@ -185,7 +185,7 @@ class NvmlSensors:
 
     @property
     def others(self) -> int:
-        """Number of other processes that compute or draw on the GPU."""
+        """Number of other processes that use the GPU for computing or graphics."""
         pids = set()
         for kind in ("Compute", "Graphics"):
             pids |= {process.pid for process in self._query(f"nvmlDeviceGet{kind}RunningProcesses") or ()}
@@ -212,7 +212,7 @@ class NvmlSensors:
     def reasons(self) -> frozenset[str]:
         """Return the current clock event reasons such as `SwPowerCap` (nvml.h, `nvmlClocksEventReason*`)."""
         bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # The function had another name before driver 535.
+        if bits is None:  # Drivers before 535 have only the older function.
             bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
         return frozenset(name for bit, name in self._reasons.items() if int(bits or 0) & bit)
 

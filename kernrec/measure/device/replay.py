@@ -1,8 +1,8 @@
 """Replay recorded measurements as a device: run times with their noise, power if it was measured, and failures.
 
 kernrec ships one recording: all configs of Kernel Tuner's 2-D convolution (f32, 15 x 15 filter, 4096 x 4096 outputs) on
-an RTX A4000. The source of this kernel is not shipped, so its configs have no profiles. They can be replayed, searched
-and refined, but not predicted, explained or learned from.
+an RTX A4000. The source of this kernel is not shipped, so its configs have no profiles. kernrec can replay the configs
+and search among them, but it cannot predict or explain their costs.
 """
 
 import json
@@ -84,7 +84,7 @@ class Recording:
     outcomes: Mapping[ConfigKey, RecordedConfig]
     """Recorded measurements, keyed by kernel and config, in the order of the recording."""
     kernel_hashes: Mapping[str, str]
-    """Hash of the latest measured source of each kernel, keyed by kernel name."""
+    """Hash of each kernel's newest measured source, keyed by kernel name."""
 
     @staticmethod
     def key(kernel: str, config: Mapping[str, int]) -> ConfigKey:
@@ -144,7 +144,7 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
 
 
 def _problem(key: str, kernels: Sequence[tuple[str, str, str, str | None]]) -> Problem | None:
-    """Return the problem with a key. Return None if neither an op nor a stored kernel declares the problem."""
+    """Parse a problem's key. Return None if neither an op nor a stored kernel declares the problem."""
     ops = [
         kernel_from(json.loads(spec), name, code).definition
         for name, spec, code, _ in kernels

@@ -98,7 +98,7 @@ VERSION = NEWEST_PROTOCOL
 FIRST_LAUNCHES = 3
 """Number of launches after which a config is abandoned if it is hopelessly slow."""
 HOPELESS = 2.0
-"""Multiple of the best latency so far above which a config is hopelessly slow."""
+"""Ratio to the best latency so far, above which a latency is hopelessly slow."""
 LEAST_SAMPLES = 10
 HALF_WIDTH = 0.01
 """Relative half-width of the median's 90 % interval below which sampling stops."""
@@ -129,10 +129,10 @@ WINDOWS_S = {
     "hopper": (1.0, 5.0),
     "blackwell": (1.0, 5.0),
 }
-"""Seconds of an energy window in the coarse and in the final tier, keyed by GPU generation.
+"""Seconds of an energy measurement in `Tier.COARSE` and in `Tier.FINAL`, keyed by GPU generation.
 
-Each window is longer than the update and averaging periods of the sensors. Source:
-https://github.com/JimZeyuYang/GPU_Power_Benchmark. Blackwell has no published figures and uses Hopper's.
+Each duration is longer than the update and averaging periods of the sensors. Source:
+https://github.com/JimZeyuYang/GPU_Power_Benchmark. No periods are published for Blackwell, so Hopper's are used.
 """
 
 FINAL_ROUNDS = 4
@@ -269,7 +269,7 @@ def measure_latency(
         launches += count * each
         return [loaded.back_to_back(each) for _ in range(count)] if short else loaded.times(count)
 
-    if short:  # Timing adds overhead to each launch, so a short launch would look hopelessly slow. Time batches.
+    if short:  # The overhead of timing would make a short launch look hopelessly slow, so time batches of launches.
         samples = more(FIRST_LAUNCHES)
     trace.append(device.read_sensors())
     enough = False
