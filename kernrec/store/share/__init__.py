@@ -9,8 +9,9 @@ A place stores signed bundles. A bundle is a zip file or a folder:
 A place has these files:
 
     <gpu>/<day>-<8 digits of the key>-<12 digits of the manifest's hash>.zip    a signed bundle of one GPU
-    withdrawn/<sha256>.json                                                     rows that their signer withdraws, signed
+    withdrawn/<sha256>.json                                                     a signed withdrawal of some rows
     index.json                                                                  names of all files, for web servers
 
-Bundles and withdrawals never change, so writers need no lock. All input is untrusted until it is checked.
+By a withdrawal, a signer asks others to stop using rows. Bundles and withdrawals never change, so writers need no lock.
+All input is untrusted until it is checked.
 """

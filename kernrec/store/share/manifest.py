@@ -25,7 +25,7 @@ LARGEST_SEGMENT = 2**30
 MOST_WITHDRAWN = 50_000
 """Maximum number of rows in one withdrawal."""
 MOST_TEXTS = 1000
-"""Maximum number of GPUs in a manifest. The same limit applies to ops and to kernels."""
+"""Maximum number of GPUs, of ops and of kernels in a manifest."""
 TEXT = re.compile(
     r"[^\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]{0,200}"
@@ -69,7 +69,7 @@ class Manifest:
     made_by: str = ""
     licence: str = LICENCE
     provenance: Mapping[str, list[str]] = field(default_factory=dict)
-    """GPUs, ops and kernels of the measurements, and their first and last day."""
+    """GPUs, ops and kernels of the measurements, and the days of the first and the last measurement."""
     schema: int = 0
     owner: str = ""
     """Public key of the signer. Empty until the bundle is written."""
@@ -95,8 +95,8 @@ class Withdrawal:
     """A signer's request to stop using some of the measurements that the same signer shared."""
 
     sessions: Mapping[str, list[str]]
-    """`outgoing.likeness_key` of each withdrawn measurement, keyed by session. A withdrawal of kernrec 0.1 has row keys
-    instead, and its only session has an empty name."""
+    """Hash of the public columns of each withdrawn measurement (`outgoing.likeness_key`), keyed by session. In a
+    withdrawal of kernrec 0.1, the session is empty, and the values are keys of rows."""
     created_at: str
     made_by: str
     reason: str
@@ -170,7 +170,7 @@ def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
 
 @contextmanager
 def parsing(title: str, kind: str) -> Iterator[None]:
-    """Convert any error in a `with` block to a `UsageError`, such as "`title` is not `kind`: count is missing"."""
+    """Convert any error in a `with` block to a `UsageError`: the file `title` is not a valid `kind`."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -210,7 +210,7 @@ def _matching(document: Mapping[str, Any], name: str, pattern: re.Pattern[str]) 
 
 
 def _signed_texts(document: Mapping[str, Any], **patterns: re.Pattern[str]) -> dict[str, Any]:
-    """Return the checked texts of a document, with its creation time and its program."""
+    """Return some texts of a document, including its creation time. Raise `ValueError` if a text has a wrong form."""
     patterns |= {"created_at": _TIME, "made_by": TEXT}
     texts = {name: _matching(document, name, pattern) for name, pattern in patterns.items()}
     datetime.fromisoformat(texts["created_at"])

@@ -24,7 +24,7 @@ from kernrec.store.share.manifest import LARGEST_SEGMENT, LICENCE, MOST_TEXTS, T
 from kernrec.version import __version__
 
 PRIVATE = ("device_uuid_hash", "error", "compiler_flags", "measured_by")
-"""Columns of `measurement` that may contain private values. They do not distinguish measurements."""
+"""Columns of `measurement` that may contain private values. Copies of a measurement may differ in these columns."""
 
 _FOLDERS = r"(?:[A-Za-z]:)?(?:[\\/]+[^\\/\s:\"'']+)+[\\/]+"
 """Matches the folders of an absolute path, but not the last part."""
@@ -88,7 +88,7 @@ class Selection:
     op: str | None = None
     kernel: str | None = None
     fresh: bool = False
-    """Whether to select only measurements from `keep_fresh`."""
+    """Whether to select only measurements that a place lacks, according to `keep_fresh`."""
 
     def condition(self) -> str:
         """Return the selection as an SQL condition on `measurement JOIN problem`."""
@@ -133,7 +133,7 @@ def outgoing(
 ) -> Outgoing:
     """Write the selected rows to segments in a folder, without private values. `secret` comes from `secret_of`.
 
-    Raise `UsageError` if the license is not one line of text, or other people's kernrec would refuse the manifest.
+    Raise `UsageError` if the license is not one line of text or the manifest exceeds a limit.
     """
     if licence is not None and not TEXT.fullmatch(licence):
         raise UsageError("--licence: expected one line of at most 200 visible characters")
@@ -147,7 +147,7 @@ def outgoing(
         provenance(database, selection),
         database.schema,
     )
-    # Raise an error if other people's kernrec would refuse this manifest.
+    # Check the manifest in the same way as the people who receive it.
     parse_manifest(manifest.to_bytes(), "what would leave")
     files = {segment.name: folder / f"{segment.sha256}.parquet" for segment in segments}
     return Outgoing(manifest, files)
@@ -219,10 +219,10 @@ def keep_fresh(database: Database, selection: Selection, stale: Path) -> None:
 
 
 def likeness_key(database: Database) -> str:
-    """Return an SQL expression for a key of a measurement that ignores private columns.
+    """Return an SQL expression for a hash of all columns of a measurement, except private columns.
 
-    The key identifies a measurement even if another person shared it with another hash of the GPU's UUID. It is the
-    same in all versions of DuckDB and of the schema.
+    All copies of a measurement have the same hash, even if several people share it. The hash does not depend on the
+    version of DuckDB or of the schema.
     """
     kinds = database.columns("measurement").items()
     return key_expression("measurement", {name: kind for name, kind in kinds if name not in PRIVATE})

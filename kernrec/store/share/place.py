@@ -15,7 +15,7 @@ BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-([0-9a-f]{8})-[0-9
 """Matches the name of a bundle in a place. Group 1 of a match is the first digits of the signer's key."""
 WITHDRAWAL = re.compile(r"withdrawn/[0-9a-f]{64}\.json")
 OLD = re.compile(r"manifests/[0-9a-f]{64}\.(?:json|sig)")
-"""Matches the name of a manifest or signature in a remote of kernrec 0.1."""
+"""Matches the name of a manifest or signature at a place that kernrec 0.1 wrote."""
 _CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
 _PART = re.compile(r"segments/[0-9a-f]{64}\.parquet")
 _NAME = re.compile("|".join(each.pattern for each in (_CHANGES, _PART, OLD, WITHDRAWAL, BUNDLE)))
@@ -64,7 +64,7 @@ def bundle_names(names: Iterable[str]) -> list[str]:
 
 
 def writable_names(place: Place) -> list[str]:
-    """Return the names of a place's files. Raise `UsageError` if the place is a remote of kernrec 0.1."""
+    """Return the names of a place's files. Raise `UsageError` if kernrec 0.1 wrote the place."""
     names = place.names()
     if any(map(OLD.fullmatch, names)):
         raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is read-only; push to a new place")

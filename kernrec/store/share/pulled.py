@@ -1,7 +1,7 @@
-"""Manage the database of pulled rows. All pulled rows came in bundles.
+"""Manage the database of pulled rows, which were copied from other people's bundles.
 
-The table `merged` records the bundle and the signer of each row. A row stays while at least one signer shares it
-without withdrawing it. All rows of a bundle are added in one transaction.
+The table `merged` records the bundle and the signer of each row. A row is deleted when all its signers have withdrawn
+it. All rows of a bundle are added in one transaction.
 """
 
 import os
@@ -44,8 +44,8 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
 
     Args:
         path: Path of the database, which is created if needed.
-        bundles: Bundles, keyed by their name, in the order of their numbers in the file `exchange.SOURCES`.
-        checked: Folder with the checked rows of these bundles (`take_groups`). The files are moved out of this folder.
+        bundles: Bundles, keyed by name. The file `exchange.SOURCES` refers to a bundle by its position.
+        checked: Folder with the checked rows of the bundles (`take_groups`). The files are moved out of the folder.
     """
 
     def then(exchange: Path) -> list[str]:

@@ -39,7 +39,7 @@ def push(
     *,
     agree: Callable[[Sequence[Outgoing], int], bool],
 ) -> tuple[int, int] | None:
-    """Push the measurements that a place lacks, and withdraw pushed measurements that the database withdraws.
+    """Push the measurements that a place lacks. If the user has withdrawn pushed measurements, also push withdrawals.
 
     Args:
         selection: Measurements to push.
@@ -52,7 +52,7 @@ def push(
         (number of pushed measurements, number of withdrawn measurements), or None if nothing was pushed.
 
     Raises:
-        KernrecError: The place cannot be reached or written, or other people's kernrec would refuse the rows.
+        KernrecError: The place cannot be reached or written, or a row is not valid.
     """
     names = writable_names(place)
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
@@ -98,7 +98,7 @@ def _leaving(database: Database, selection: Selection, path: Path, folder: Path,
             " parts of them with `kernrec db export --kernel`"
         )
     (checked := folder / _CHECKED).mkdir()
-    # Raise an error if other people's kernrec would refuse these rows.
+    # Check the rows in the same way as the people who receive them.
     segments = leaving.manifest.segments
     files = {table: [leaving.files[each.name] for each in segments if each.table == table] for table in TABLES}
     checked_segments([files], checked, str(path))

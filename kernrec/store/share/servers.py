@@ -1,10 +1,10 @@
 """Open places by URL: object stores (`s3://`, `gs://`) through obstore, web servers, and folders.
 
-URLs and kernrec's settings never contain credentials. Object stores read credentials from the same sources as their own
-tools, such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, or the machine's role.
+URLs and kernrec's settings never contain credentials. obstore reads credentials from environment variables, such as
+`AWS_ACCESS_KEY_ID` and `GOOGLE_APPLICATION_CREDENTIALS`, or from the IAM role of a cloud machine.
 
 On a web server, the file `index.json` lists the files of the place. kernrec follows redirects only on the same host,
-because a redirect could reach servers that are private to this machine's network.
+because a redirect to another host could reach private servers in the user's network.
 """
 
 import json

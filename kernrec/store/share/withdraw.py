@@ -1,8 +1,8 @@
 """Withdraw measurements in the user's database, at a place, and in copies of the rows.
 
-A withdrawn measurement stays in the log, but answers no longer use it. Withdrawals in a database (table `retraction`)
-apply only to this database. A withdrawal at a place applies to every copy of a measurement, because it contains a hash
-of the public columns (`outgoing.likeness_key`).
+A withdrawn measurement stays in its database, but answers no longer use it. A withdrawal in a database (table
+`retraction`) applies only to that database. A withdrawal at a place applies to all copies of a measurement, which have
+the same hash of public columns (`outgoing.likeness_key`).
 """
 
 import hashlib
@@ -61,7 +61,7 @@ def withdraw_here(path: Path, condition: str, reason: str, *, agree: Agree) -> i
 
     Args:
         condition: SQL condition on `measurement JOIN problem JOIN config` that selects the measurements.
-        reason: Note for people who read the log.
+        reason: Reason to store with each withdrawal.
         agree: Function that receives the selected measurements and returns whether to withdraw them.
     """
     with Database.open(path, read_only=False) as database:
@@ -82,7 +82,7 @@ def withdraw_there(
         own: Path of the user's database, in which to withdraw the same measurements. May be None.
 
     Raises:
-        UsageError: The user has not pushed such measurements, or the place is a remote of kernrec 0.1.
+        UsageError: The user has pushed no selected measurement, or kernrec 0.1 wrote the place.
     """
     names = writable_names(place)
     with working_on(path := paths.pulled()), scratch_folder() as folder:
@@ -121,8 +121,10 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return the measurements that the user has pushed in the bundles `names` and has withdrawn in `database`, keyed by
-    the reason. `path` is the database of pulled rows."""
+    """Return the measurements at a place that the user has pushed and later withdrawn in `database`, keyed by reason.
+
+    `names` are the bundles at the place, and `path` is the database of pulled rows.
+    """
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
@@ -139,11 +141,10 @@ def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequen
 
 
 def withdraw_copies(path: Path) -> dict[str, int]:
-    """Apply pulled withdrawals to copies of the measurements in the database at `path`. Return the number of
-    measurements that are no longer used, keyed by the name of the signer.
+    """Apply other people's withdrawals to the database at `path`, which may have copies of the withdrawn measurements.
 
-    Copies come from bundles and from files of colleagues. A copy stays in use if the user or another pulled signer
-    shares the measurement. `kernrec db trust KEY --remove` ends the effect of a signer's withdrawals.
+    A copy stays in use if the user or another signer still shares the measurement. `kernrec db trust KEY --remove` ends
+    the effect of a signer's withdrawals. Return the number of newly withdrawn measurements, keyed by signer's name.
     """
     gone: Counter[str] = Counter()
     keys = [key for key in (*trusted(), own_key()) if key]
