@@ -58,7 +58,7 @@ def connect_memory() -> "DuckDBPyConnection":
 def parquet_rows(path: Path) -> "Iterator[tuple[DuckDBPyConnection, str]]":
     """Yield a connection that can read only one Parquet file, and the SQL name of the file's rows."""
     with ExitStack() as stack:
-        if any(char in str(path) for char in "*?["):  # DuckDB would read such a path as a pattern.
+        if any(char in str(path) for char in "*?["):  # DuckDB would treat the path as a pattern with wildcards.
             import shutil
 
             path = shutil.copyfile(path, stack.enter_context(scratch_folder()) / "rows.parquet")
@@ -249,7 +249,7 @@ _MEANINGS = (
         "is damaged or cut short",
     ),
     (r"Permission denied", "cannot be opened: permission denied"),
-    # A file opened for reading may have views instead of tables. DuckDB reports a write to a view by this error.
+    # In a file opened for reading, views may replace tables. DuckDB then reports a write with "is not a table".
     (r"is not an? table", "is open read-only"),
     (r"[Rr]ead-only file ?system", "cannot be written: read-only file system"),
     (

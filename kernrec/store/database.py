@@ -55,8 +55,8 @@ _OTHERS = {
     ),
     **{table: f"SELECT * FROM file.main.{table} LIMIT 0" for table in ("gpu_scale", "bundle", "withdrawn")},
 }
-"""SQL queries that replace tables in another person's file, keyed by table name. In the results, the contributor of
-every row is unknown."""
+"""SQL queries that replace tables about contributors in another person's file, keyed by table name. Each row gets an
+unknown contributor (an empty signer), because the file may claim anything."""
 
 ADOPT = (
     *(f"DELETE FROM db.{table}" for table in _OTHERS),
@@ -66,7 +66,7 @@ ADOPT = (
         if not query.endswith("LIMIT 0")
     ),
 )
-"""SQL statements to run before the first write to another person's file. They store the results of `_OTHERS`."""
+"""SQL statements that replace tables by the results of `_OTHERS` before the first write to another person's file."""
 
 
 def show_filtered(connection: "DuckDBPyConnection", dropped: Mapping[str, Sequence[str]], own: bool) -> None:
@@ -117,16 +117,17 @@ class Database(DatabaseQueries):
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False, check_rows: bool = True) -> "Database":
         """Open a database. Update its schema if the schema is old, even if the database is opened only for reading.
 
-        A separate process checks a file that kernrec has not checked before. If rows in the user's own file have
-        impossible values, queries skip these rows, and `faults` lists them.
+        A separate process checks a file that kernrec has not checked before. A row is faulty if it has an impossible
+        value or was changed after kernrec wrote it. In the user's own file, queries skip faulty rows, and `faults`
+        lists them.
 
         Args:
             create: Whether to create a missing file. Has no effect if `read_only` is True.
-            check_rows: Whether to find changed and impossible rows, and to skip them.
+            check_rows: Whether to check for faulty rows.
 
         Raises:
             UsageError: The file is damaged, in use, not a kernrec database, or has a newer schema. Also raised if
-                another person's file has an impossible row. The file is not changed.
+                another person's file has a faulty row. The file is not changed.
         """
         path = Path(path)
         for _ in range(_ATTEMPTS):
@@ -157,7 +158,7 @@ class Database(DatabaseQueries):
         Args:
             mark: Result of the check, to be cached (`marks.Mark`). If None, cache nothing.
             state: Result of `marks.file_state` at the check, or empty if the file may have changed since.
-            filtered: Whether to hide the faulty rows in `mark`, and the contributors if another person owns the file.
+            filtered: Whether to hide faulty rows, and in another person's file also the contributors of rows.
         """
         existed = path.exists()
         if create and not read_only and not existed:
@@ -214,7 +215,7 @@ class Database(DatabaseQueries):
         self._connection.close()
         if self._written and self.mark is not None:
             state = file_state(Path(self.path))
-            if inode_of(state) == self._written:  # Skip this if another file has replaced the database.
+            if inode_of(state) == self._written:  # Another process may have replaced the file.
                 write_mark(Path(self.path), replace(self.mark, state=state, writing=""))
                 renew(Path(self.path), type(self).open)
 
@@ -293,10 +294,10 @@ class Database(DatabaseQueries):
         """Add checked rows from files, and return the number of new rows. If an error occurs, add nothing.
 
         Args:
-            checked: Folder with the files of `exchange.add_rows`. This method moves them out of the folder.
+            checked: Folder with checked files for `exchange.add_rows`. This method moves the files out of the folder.
             apart_from: Columns of `measurement` to ignore when comparing new rows with stored rows.
             then: Function that receives the files' new folder and returns more SQL statements for the same transaction.
-            signer: Public key of the rows' owner. Empty if the owner is unknown, and None if the user is the owner.
+            signer: Public key of the contributor, or empty for an unknown contributor. None stores no contributor.
         """
         remove_abandoned()
         with exchange_folder(self._connection) as folder:
@@ -347,7 +348,7 @@ def _checked(path: Path, state: str, check_rows: bool) -> Mark:
 
 def replace_file(new: Path, path: Path, faults: Faults | None = None) -> None:
     """Move a closed database file to `path`, replacing any file there."""
-    # Write a mark that is valid for both files, because the process may be killed during the replacement.
+    # Write a mark that is valid before and after `os.replace`, because the process may be killed in between.
     write_mark(path, replace(read_mark(path), writing=inode_of(file_state(new))))
     os.replace(new, path)
     write_mark(path, Mark(file_state(path), True, "", faults or {}, time.time()))

@@ -40,7 +40,7 @@ def add_rows(
 
     Args:
         connection: Connection that has attached the database as `db`.
-        folder: The connection's `exchange_folder`. No row may occur twice. Missing columns are NULL.
+        folder: Folder from `exchange_folder`. Its files must not repeat a row. Columns that a file lacks are NULL.
         apart_from, signer: See `Database.add_from`.
         then: Additional SQL statements for the same transaction.
 
@@ -89,7 +89,7 @@ def add_rows(
 def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[str, str]]:
     sources = {}
     for table in TABLES:
-        # Skip withdrawals of measurements, because they are valid only in their own database.
+        # Skip withdrawn measurements, because a withdrawal applies only to the database that contains it.
         if table != "retraction" and any(folder.glob(files := f"{table}*.parquet")):
             sources[table] = f"read_parquet({quoted(folder / files)}, union_by_name = true)"
     if not (folder / CHECKED).exists():
@@ -132,8 +132,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # Attach each comma to a column's text, so that `concat` skips the comma if the column is NULL. `table` is never
-        # NULL and has no comma. `||` returns NULL if a value is NULL. Use it only for optional columns: `||` is slow.
+        # If an optional column is NULL, `||` returns NULL for its name, value and comma, and `concat` skips NULL.
+        # Required columns use only `concat`, because `||` is slow.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]
@@ -144,12 +144,12 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
 
 
 _TEXT = {
-    "VARCHAR": "CAST(to_json({0}) AS VARCHAR)",  # This quotes and escapes text like Python.
+    "VARCHAR": "CAST(to_json({0}) AS VARCHAR)",  # `to_json` quotes and escapes text like Python.
     "INTEGER": "CAST({0} AS VARCHAR)",
     "BIGINT": "CAST({0} AS VARCHAR)",
     "DOUBLE": "CAST({0} AS VARCHAR)",
     "BOOLEAN": "CAST({0} AS VARCHAR)",
-    # Without exponents, DuckDB's JSON equals Python's, and is four times as fast as casting the list.
+    # `to_json` is four times as fast as CAST, but writes exponents differently from Python.
     "DOUBLE[]": (
         "CASE WHEN list_min({0}) >= 1e-4 AND list_max({0}) < 1e16 THEN CAST(to_json({0}) AS VARCHAR) "
         "ELSE replace(CAST({0} AS VARCHAR), ' ', '') END"

@@ -74,12 +74,11 @@ def scale_statements() -> list[str]:
     return ["DELETE FROM db.gpu_scale", f"INSERT INTO db.gpu_scale BY NAME {estimate}"]
 
 
-def scales_among_few() -> str:
-    """Return an SQL subquery with the scales for training. A scale for training needs only two contributors.
+def scales_for_training() -> str:
+    """Return an SQL subquery with scales for training a model, from items that at least two people measured.
 
-    Without these scales, a model would mistake a difference between two GPUs for a difference between configs. Scales
-    are relative to the user's own GPUs. If the user has measured nothing, they are relative to the median over the
-    contributors.
+    Without scales, a model would mistake a difference between two GPUs for a difference between configs. Scales are
+    relative to the user's own GPUs, or to the median over the contributors if the user has measured nothing.
     """
     scales = [
         f"{name} / coalesce(median({name}) FILTER (WHERE contributor = 'own') OVER (PARTITION BY gpu), 1) AS {name}"

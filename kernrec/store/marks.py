@@ -3,8 +3,8 @@
 A mark is a small file in the cache folder. It identifies a database file's content by device, inode, size and change
 times. Only the superuser can set `st_ctime`, so no other user can hide a change.
 
-A file belongs to the user if this user's kernrec wrote it, or if it is the user's database or the database of pulled
-rows.
+A file belongs to the user if this user's kernrec wrote it. The two default databases always belong to the user: the
+user's database, and the database of rows that were pulled from other people.
 """
 
 import json
@@ -21,7 +21,7 @@ from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 _CHECKS = 2
-"""Version of the checks. kernrec repeats the check of a file that only passed an older version."""
+"""Version of the checks. kernrec checks a file again if an older version checked it."""
 _AGAIN_S = 86_400.0
 """Seconds until kernrec checks a file with faulty rows again. A wrong clock may have caused the faults."""
 
@@ -72,7 +72,7 @@ def inode_of(state: str) -> str:
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has opened the file with this `file_state`, or may have opened it."""
+    """Return whether this process has opened the file that had a `file_state`. Return True if unknown."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:

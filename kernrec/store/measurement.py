@@ -122,7 +122,7 @@ def report_value(name: str, value: Any) -> Any:
 
 
 NEWEST_PROTOCOL = 1
-"""Newest supported version of the measuring protocol (docs/protocol.md). Also change it in `db/schema/views.sql`."""
+"""Newest supported version of the measuring protocol (docs/protocol.md). `db/schema/views.sql` repeats the number."""
 
 
 class Outcome(StrEnum):
@@ -139,7 +139,7 @@ class Outcome(StrEnum):
 
 
 class Tier(StrEnum):
-    """Thoroughness of a measurement, in ascending order."""
+    """Effort for a measurement, lowest first."""
 
     SCREEN = "screen"
     """Latency only."""

@@ -1,4 +1,4 @@
-"""Read the measured costs and the failures on a GPU that a query needs."""
+"""Read measured costs and failures for a query about one GPU."""
 
 import json
 import re
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class MeasuredAnswer:
     """Measured costs of one config for one GPU and problem, at one power limit and clock setting.
 
-    Each cost is a median over contributors. The cost of one contributor is the median over that person's sessions
-    (`db/schema/views.sql`). The user's own rows take precedence over other people's rows, and rows of the newest
-    protocol take precedence over older rows. Rows from MIG slices do not count.
+    For each contributor, kernrec computes the median over sessions. The cost is the median over contributors
+    (`db/schema/views.sql`). Other people's rows count only if the user has none, and old rows count only if there are
+    none of the newest protocol. Rows from MIG slices never count.
 
-    The 90 % intervals include the differences between sessions and between contributors. They are None if only one
-    session measured the config and stored no interval.
+    The 90 % intervals include the differences between sessions and between contributors. An interval is None if the
+    only session stored no interval.
     """
 
     kernel: str
@@ -40,7 +40,7 @@ class MeasuredAnswer:
     device: str | None
     """Name of the GPU according to the driver."""
     power_limit_w: float | None
-    """Power limit in watts, or None for the default. The clocks below are None if they were not locked."""
+    """Power limit in watts, or None for the default limit."""
     locked_sm_clock_hz: float | None
     locked_memory_clock_hz: float | None = None
     latency_low_s: float | None = None
@@ -90,7 +90,7 @@ class Evidence:
     """Fastest config of all kernels that were not requested, for each power limit and clock setting."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
-        """Combine the evidence for one problem that was stored under two keys."""
+        """Combine the evidence from two keys of the same problem."""
         if other == Evidence():
             return self
         measured, foreign = (
@@ -122,8 +122,7 @@ _COMBINED = 5  # Number of columns of `ANSWERS` from `merged` to the last one.
 
 _ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz"
 
-# Query the signers of each config's rows in the database of pulled rows (kernrec/store/share/pulled.py). The first
-# columns identify the config, as in `ANSWERS`.
+# Query the people who signed each config's rows, in the database of rows that kernrec pulled from other people.
 SIGNERS = """
     SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
@@ -144,7 +143,7 @@ _OTHERS = """
 # excludes configs that cannot be launched.
 _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
-# Count a replayed failure as older than any successful run.
+# Date a replayed failure to 1970, so that any successful run supersedes it.
 FAILURES = f"""
     SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END) AS failed_at,
@@ -182,9 +181,9 @@ def read_log(
 
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
-    def by_config(wanted: bool, query: str) -> dict[_Row, Any]:
-        """Return a query's last column, keyed by the other columns. Return an empty dictionary if `wanted` is False."""
-        rows = rows_of("whole_gpu_rows", f"{query} GROUP BY ALL") if wanted else []
+    def by_config(needed: bool, query: str) -> dict[_Row, Any]:
+        """Return the last column of `SIGNERS` or `_OTHERS`, keyed by the columns that identify a config."""
+        rows = rows_of("whole_gpu_rows", f"{query} GROUP BY ALL") if needed else []
         return {row[:-1]: row[-1] for row in rows}
 
     answers = rows_of("answer", f"{ANSWERS} ORDER BY {_ORDER}")

@@ -40,7 +40,7 @@ class ProfileRow:
     metrics: tuple[str, ...]
     terms: tuple[str, ...]
     counts: np.ndarray
-    """Numbers of events per block (column 0) and per iteration of each loop (other columns). The rows are metrics."""
+    """Numbers of events, as an array of shape (metrics, 1 + loops): per block, and per iteration of each loop."""
 
     def columns(self) -> dict[str, object]:
         """Return the values for the table `profile`, keyed by column name."""
@@ -70,7 +70,7 @@ class ProfileTable:
     variant_keys: tuple[str, ...]
     """Key of each row's variant, in ascending order."""
     registers: np.ndarray
-    """Registers per thread. This array and the three arrays of bytes are int64 arrays of shape (rows,)."""
+    """Registers per thread. All arrays except `counts` are int64 arrays of shape (rows,)."""
     spill_bytes: np.ndarray
     stack_bytes: np.ndarray
     static_smem_bytes: np.ndarray

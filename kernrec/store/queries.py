@@ -44,7 +44,7 @@ class DatabaseQueries:
 
         Args:
             query: SQL query. `{rows}` stands for the rows of the Parquet file `file`.
-            file: Parquet file. This method moves the file away.
+            file: Parquet file, which is deleted.
         """
         with one_line(self.path), exchange_folder(self._connection) as folder:
             move(file, folder / file.name)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _FORM = 2
 _TOGETHER = 20_000
-"""Maximum number of database rows to process for additional entries. Processing takes up to half a second."""
+"""Maximum number of rows of the entries that are filled together. Filling takes up to half a second."""
 _TAIL = 8
 """Bytes at the end of the file that hold the length of the index."""
 _INDEX = ("keys", "starts", "stops")
@@ -240,7 +240,7 @@ _LOGS = """
 _PROFILES = "SELECT 'profiles', kernel, kernel_hash, sm::VARCHAR, count(*) FROM db.profile GROUP BY ALL ORDER BY ALL"
 _MEASUREMENTS = f"SELECT count(*), ({RETRACTED}) FROM db.measurement"
 _ENDS_PER_ROW = 10
-"""Comparing this many keys takes as long as computing an answer from one row."""
+"""Number of measurement keys that can be compared in the time of computing an answer from one row."""
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
@@ -266,7 +266,7 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
 
 
 def _empty(database: "DatabaseQueries", made_of: list[str]) -> Iterator[bytes]:
-    """Yield a new query file in pieces. All entries are empty except the analyzed kernels and the list of names."""
+    """Yield a new query file in pieces. Fill only the entries of the analyzed kernels and of the entry names."""
     ((measurements, retracted),) = database.query(_MEASUREMENTS)
     counts: list[tuple[Sequence[str], int]] = [(_ENDS, measurements // _ENDS_PER_ROW)]
     counts += [(name, count) for query in (_LOGS, _PROFILES) for *name, count in database.query(query)]

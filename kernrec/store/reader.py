@@ -90,7 +90,7 @@ def read_apart(
     Raises:
         UsageError: The reader refuses the file, or the child process ends without an answer.
     """
-    import signal  # Import late, because a query of a checked file does not need this.
+    import signal  # Import late, because most queries start no child process.
     import subprocess
     import tempfile
 
@@ -166,8 +166,8 @@ def checked_segments(groups: Sequence[Mapping[str, Sequence[Path]]], folder: Pat
     """Check groups of untrusted Parquet files, and return the result of `FileReader.read_segments`.
 
     Args:
-        groups: For each group, the paths of its files, keyed by table name. Other users must not be able to write to
-            these folders.
+        groups: For each group, the paths of its files, keyed by table name. Other users must not be able to change the
+            files.
         folder: Folder for the checked rows, to which only this user can write.
         title: Name of the files, for messages.
 

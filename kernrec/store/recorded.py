@@ -1,8 +1,8 @@
 """Look up published times of backends, such as vLLM, in Parquet files that ship with kernrec.
 
 The first query about an op copies its rows to the user's cache, in one file of arrays for each GPU and data type. Later
-queries map the file that they need into memory. The arrays are sorted by a hash of all dimensions except one, which
-counts the problem's items, such as images (`padded_dimension`).
+queries map the file that they need into memory. The arrays are sorted by a hash of the problem's dimensions, without
+the number of items such as images (`padded_dimension`).
 """
 
 import json
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 ORIGIN = ("gpu", "dtype", "layout", "stack", "version", "variant", "kernel", "source", "licence", "recorded")
 """Columns that describe a row and its source, in the sort order of the files."""
 WIDTHS = ("fastest", "slowest", "power_error")
-"""Columns that define 90 % intervals. `fastest` and `slowest` are the ends of the interval of the time, divided by the
-recorded time. `power_error` is the relative half-width of the interval of the power."""
+"""Columns that define 90 % intervals. The interval of the time begins at the recorded time multiplied by `fastest`, and
+ends at the recorded time multiplied by `slowest`. `power_error` is the relative half-width of the power's interval."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RecordedBaseline:
     power_w: float | None
     """Mean power in watts while calls run in a loop. None if it was not recorded."""
     latency_interval_s: tuple[float, float]
-    """90 % interval, in seconds, for a repeated recording, possibly with a later version of the backend."""
+    """90 % interval, in seconds, of the time that a new measurement would show, even with a later version."""
     power_interval_w: tuple[float, float] | None
     source: str
     licence: str

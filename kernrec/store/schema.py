@@ -53,7 +53,7 @@ def migrate(connection: "DuckDBPyConnection", done: int, *, views: bool = True) 
 
     Args:
         done: Number of the last applied migration.
-        views: Whether to create the views, which takes half of the time. kernrec's own queries do not need them.
+        views: Whether to create the views, which doubles the time. kernrec's own queries do not need the views.
     """
     connection.execute("USE db")
     try:
@@ -196,8 +196,8 @@ def with_derived(name: str, query: str, condition: str = "", scales: str = "db.g
     """Put definitions of the view `name` and of all earlier views in front of an SQL query.
 
     Args:
-        condition: SQL condition on the measurements, applied while the log is scanned.
-        scales: Table or SQL source that replaces `db.gpu_scale`.
+        condition: SQL condition on the table `measurement`, applied while DuckDB scans the table.
+        scales: SQL table or subquery to use instead of `db.gpu_scale`.
     """
     parts: list[str] = []
     chosen = f" WHERE {condition}" if condition else ""
@@ -207,7 +207,7 @@ def with_derived(name: str, query: str, condition: str = "", scales: str = "db.g
         body = body.replace("FROM db.merged", sources).replace("FROM db.gpu_scale", f"FROM {scales}")
         if condition:
             body = body.replace("FROM db.measurement", f"FROM {log}")
-        # Do not materialize the view, so that DuckDB reads only the columns that the query uses.
+        # NOT MATERIALIZED lets DuckDB read only the columns that the query uses.
         parts.append(f"{part} AS NOT MATERIALIZED (\n{body}\n)")
         if part == name:
             break

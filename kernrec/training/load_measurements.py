@@ -32,7 +32,7 @@ from kernrec.recommender.estimate.correction import inputs_of
 from kernrec.recommender.estimate.space import costs_of_rows
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Database, Stack
-from kernrec.store.gpu_scales import scales_among_few
+from kernrec.store.gpu_scales import scales_for_training
 from kernrec.store.schema import with_derived
 from kernrec.training.contradictions import judge
 from kernrec.training.dataset import Dataset, RowGroup
@@ -134,7 +134,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
     rows_of_groups: dict[tuple[str, ...], dict[str, _Row]] = {}
     for path in databases:
         with Database.open(path) as database:
-            query = with_derived("answer", _ROWS, scales=scales_among_few())
+            query = with_derived("answer", _ROWS, scales=scales_for_training())
             rows = database.query(query, [op, gpu, request.kernel])
         for row in map(_Row._make, rows):
             # Replayed measurements repeat a recording.

@@ -1,8 +1,8 @@
 """Check untrusted rows in a child process with limits, then add them to a database.
 
 While a process writes to a DuckDB file, no other process can read it. So kernrec adds many rows to a copy, and queries
-use the old file until the copy replaces it. Two locks exclude other writers: the original stays open for reading, and
-the copy is locked.
+use the old file until the copy replaces it. Meanwhile, no other process can write, because kernrec locks the copy and
+keeps the original open.
 """
 
 import os
@@ -59,7 +59,7 @@ _MANY_BYTES = 2**24
 def merge_file(path: Path, other: Path, note: Callable[[str], object] = str) -> int:
     """Add the rows of an untrusted database file to the database at `path`, and return the number of new rows.
 
-    The file's withdrawals are ignored, and `note` receives a message about them. If a row is not valid, raise
+    Withdrawals of measurements are not copied, and `note` receives a message about them. If a row is not valid, raise
     `UsageError` and add nothing.
     """
     with checked_rows(other, path, note) as checked, adding_to(path, checked) as database:
@@ -80,8 +80,8 @@ def checked_rows(other: Path, path: Path | str, note: Callable[[str], object]) -
 
 @contextmanager
 def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
-    """Open a database to add the rows in the folder `checked`. Create the database if needed, and delete it again if an
-    error occurs."""
+    """Open a database to add the rows in the folder `checked`. Create a missing database, but delete the new file after
+    an error."""
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0
     if existed and size > _MANY_BYTES and os.name != "nt":  # Windows cannot replace an open file.

@@ -23,8 +23,8 @@ _SERIAL_FLOP_S, _SERIAL_ACCESS_S, _SERIAL_START_S = 50e-9, 2e-6, 1e-3
 def floor_s(problem: Problem, gpu: GPU) -> float:
     """Return a lower bound, in seconds, for the time of any kernel for a problem on a GPU.
 
-    The bound is the time to transfer the problem's bytes (less the L2 cache) at DRAM bandwidth. If the operations take
-    longer at the GPU's highest peak, it is the time of the operations.
+    The bound is the longer of two times: to transfer all bytes that do not fit into L2 at DRAM bandwidth, and to do the
+    operations at the GPU's highest peak.
     """
     dtypes = ("f16", "bf16", "tf32") if ELEMENT_BYTES[problem.dtype] > 1 else ("f16", "fp8", "i8")
     beyond_l2 = max(problem.bytes - gpu.l2_bytes, 0)
