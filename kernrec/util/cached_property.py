@@ -1,6 +1,6 @@
-"""Provide `cached_property` without the lock of the standard library's version in Python 3.11.
+"""Provide `cached_property` without a lock. In Python 3.11, the version of the standard library takes a lock.
 
-Use the decorator in classes with many instances per query. In other classes, the lock takes little time.
+Use the decorator in classes with many instances per query. In other classes, the lock hardly matters.
 """
 
 from collections.abc import Callable

@@ -40,7 +40,7 @@ def state() -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Load the engine when a module first imports `query`."""
+    """Load the engine when another module first uses `engine.query`."""
     if name == "query":
         return module().query
     raise AttributeError(name)

@@ -197,7 +197,7 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
     folder.mkdir(mode=0o700)
     descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        # Lock before writing. Other processes do not delete the folder while this file is empty or locked.
+        # Lock the file before writing to it. `remove_abandoned` keeps folders whose file is empty or locked.
         with suppress(OSError):  # If the disk is full, a later write reports it.
             try_lock(descriptor)
             os.write(descriptor, (beside.name if beside else "-").encode())

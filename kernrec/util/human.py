@@ -39,7 +39,7 @@ def config_text(config: Mapping[str, object]) -> str:
 
 
 def short(value: object) -> str:
-    """Format a value for a message, in one line that may be truncated. Quote a string."""
+    """Format a value with `repr`, and shorten the text to 39 characters if it has more than 40."""
     try:
         shown = repr(value)
     except ValueError:  # Python refuses to print integers with thousands of digits.
@@ -59,7 +59,7 @@ SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("t", ("thread_m", "thread_n")),
     ("o", ("out_p", "out_q")),
 )
-"""Prefix and tunables of each group that a short config prints as one part, such as `w64x32`."""
+"""Groups of tunables that `short_config` prints together, such as `w64x32`. Each item is (prefix, tunables)."""
 
 LETTERS: dict[str, tuple[str, int | None]] = {
     "head": ("h", None),
@@ -103,7 +103,7 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""Prefix and omitted value of each tunable that a short config prints alone. Boolean tunables print only a prefix."""
+"""Prefixes that `short_config` prints instead of the names of tunables, and default values, which are not printed."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 
@@ -148,8 +148,8 @@ def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Convert a row of nested mappings to plain values. Each key begins with `prefix`.
 
-    Nested keys become `outer.inner`. Intervals become columns with `_low_` and `_high_`. Configs and lists become
-    text.
+    Nested keys become `outer.inner`, and `latency_interval_s` becomes `latency_low_s` and `latency_high_s`. Configs and
+    lists become text.
     """
     cells: dict[str, Any] = {}
     for name, value in row.items():

@@ -22,7 +22,7 @@ def _light(*, frozen: bool, eq: bool = True, kw_only: bool = False) -> Callable[
     def decorate(cls: _Class) -> _Class:
         # Without a docstring, the standard decorator would inspect the signature of `__init__`.
         cls.__doc__ = cls.__doc__ or cls.__name__
-        # Python 3.14 creates annotations on request, so the entry may be None.
+        # Python 3.14 creates `__annotations__` only on request.
         annotations = cls.__dict__.get("__annotations__")  # noqa: RUF063
         if annotations is None or any(hasattr(base, _FIELDS) for base in cls.__bases__):
             fields = {field.name: field for field in dataclasses.fields(_standard(cls))}

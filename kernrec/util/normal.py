@@ -1,4 +1,4 @@
-"""Define constants of the normal distribution that intervals use."""
+"""Define constants for intervals of normally distributed values."""
 
 DEVIATIONS = 1.645
 """Half-width of a 90 % interval, in standard deviations."""

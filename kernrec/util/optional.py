@@ -26,7 +26,7 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
 
 
 def require_optional(modules: Sequence[str], purpose: str, extra: str) -> None:
-    """Check before long work that its libraries are installed. Raise `KernrecError` if a library is missing."""
+    """Raise `KernrecError` if a library is not installed. Call this function before work that takes long."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise _not_installed(module, purpose, extra)

@@ -1,4 +1,4 @@
-"""Replace attributes of objects and environment variables within a `with` block."""
+"""Replace environment variables, or attributes of an object, within a `with` block."""
 
 import os
 from collections.abc import Iterator

@@ -133,7 +133,7 @@ def start_context() -> "ForkContext | SpawnContext":
 
 
 def settle() -> None:
-    """Prepare a new child process: end it with its parent, reset signal handlers, and close inherited connections."""
+    """Prepare a forked child to end with its parent, reset its signal handlers, and close inherited connections."""
     parent = multiprocessing.parent_process()
     if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
         return
