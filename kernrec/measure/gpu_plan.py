@@ -151,7 +151,7 @@ class GpuPlan(Chooser):
             self._survey = Survey(subject, sampled_kernels(on_gpu), request.seed)
             self._planner = RefinePlanner(on_gpu, subject)
         self._refining = False  # whether the refinement planner chose the visit in progress
-        # Number of configs of the refinement, minus number of configs of the survey after its first round.
+        # Number of configs that the refinement chose, minus the number that the survey chose after its first round.
         self._ahead = 0
         self._visits = 0
 
@@ -238,7 +238,7 @@ def asked_problems(gpu: GPU) -> list[WantedProblem]:
 
 
 def _runnable_problem(problem: Problem, gpu: GPU) -> Problem | None:
-    """Return `problem`, or the same problem in f16 instead of bf16. Return None if no kernel can run either."""
+    """Return `problem`, or the same problem in f16 instead of bf16. Return None if no kernel can run it."""
     for each in (problem, problem_from_key(problem.key.replace("]bf16,", "]f16,"))):
         try:
             kernels_of(each, gpu.sm)

@@ -26,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Database` lazily: a query without databases does not need it."""
+    """Import `Database` lazily, because queries without databases do not need the class."""
     if name != "Database":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kernrec.store.database import Database

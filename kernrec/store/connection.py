@@ -141,7 +141,7 @@ def _private_folder() -> str:
 
 @contextmanager
 def exchange_folder(connection: "DuckDBPyConnection") -> Iterator[Path]:
-    """Yield a private folder in which the connection can access files. It is deleted at the end."""
+    """Yield a private folder in which the connection can access files. Delete the folder at the end."""
     query = "SELECT current_setting('allowed_directories')[1], current_setting('temp_directory')"
     exchanged, spilled = map(Path, connection.execute(query).fetchall()[0])
     with scratch_folder(exchanged, beside=spilled) as folder:

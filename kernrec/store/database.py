@@ -228,7 +228,7 @@ class Database(DatabaseQueries):
         self.close()
 
     def add(self, table: str, rows: Iterable[Row]) -> list[str]:
-        """Add rows to a table. Skip rows that it already contains. Add nothing if an error occurs.
+        """Add rows to a table. Skip rows that the table already contains. Add nothing if an error occurs.
 
         Args:
             table: One of `schema.TABLES`.

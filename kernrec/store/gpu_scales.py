@@ -4,8 +4,8 @@ A throttled laptop ranks configs correctly, but all its times are too long. So `
 costs by a scale before it combines rows of several people.
 
 An item is a config on a problem, at one power limit and clock setting. The reference cost of an item is the median over
-at least three contributors. The scale of a GPU is the median of (cost / reference cost) over its items. It is moved
-towards 1 if the items give different ratios.
+at least three contributors. The scale of a GPU is the median of (cost / reference cost) over its items. If
+the ratios differ between items, the scale is moved towards 1.
 
 If there are only two contributors, no GPU is scaled, and answers show how far the two differ.
 """

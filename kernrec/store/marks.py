@@ -72,7 +72,7 @@ def inode_of(state: str) -> str:
 
 
 def has_open(state: str) -> bool:
-    """Return whether this process has opened the file that had a `file_state`. Return True if unknown."""
+    """Return whether this process has the file with this `file_state` open. Return True if the system cannot tell."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:

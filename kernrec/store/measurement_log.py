@@ -171,7 +171,7 @@ def read_log(
     ids = connection.execute("SELECT problem_id FROM db.problem WHERE key IN (SELECT unnest(?))", [problems]).fetchall()
     if not ids:
         return MeasurementLog({}, {})
-    # State the values in the condition, so that DuckDB filters during the scan. A join would read the whole log.
+    # State the values in the condition, so that DuckDB filters during the scan. A join would read the whole table.
     condition, values = f"gpu = $1 AND problem_id IN ({', '.join(quoted(name) for (name,) in ids)})", [gpu]
     some = f"SELECT EXISTS ({_FAILED_HERE} AND {condition}), EXISTS (FROM db.merged WHERE {condition})"
     failed, merged = connection.execute(some, values).fetchone() or (True, True)

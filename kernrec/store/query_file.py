@@ -69,8 +69,8 @@ class QueryFile:
 
     Args:
         data: Content of the file, mapped into memory.
-        fill: Function that receives this object and the name of an empty entry. It derives the entry, and returns the
-            content of a new query file that contains the entry.
+        fill: Function that receives this object and the name of an empty entry, and returns the content of a new query
+            file that contains the entry.
 
     Raises:
         ValueError: The index is damaged.

@@ -24,7 +24,7 @@ READER = "kernrec.store.intake.read_file"
 
 @dataclass(frozen=True)
 class Limits:
-    """Resource limits of a process that reads a file. They grow with the size of the file."""
+    """Resource limits of a process that reads a file. A larger file has higher limits."""
 
     cpu_s: float
     wall_s: float
@@ -64,7 +64,7 @@ class Limits:
 def serve_request(answer: Callable[[Mapping[str, Any], Limits], dict[str, Any]]) -> int:
     """Answer one request in a child process, and return the exit status.
 
-    `answer` receives the request from standard input and its limits. Its result is printed as JSON.
+    `answer` receives the request from standard input, and the limits. The result is printed as JSON.
     """
     from kernrec.util.process import end_with_parent
 

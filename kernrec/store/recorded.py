@@ -47,7 +47,7 @@ class RecordedBaseline:
     power_w: float | None
     """Mean power in watts while calls run in a loop. None if it was not recorded."""
     latency_interval_s: tuple[float, float]
-    """90 % interval, in seconds, of the time that a new measurement would show, even with a later version."""
+    """90 % interval, in seconds, of the time in a new measurement, even with a later version of the backend."""
     power_interval_w: tuple[float, float] | None
     source: str
     licence: str

@@ -20,15 +20,14 @@ _Read = TypeVar("_Read")
 
 
 class Stack:
-    """Read-only view of several databases. They are closed between queries, so that other programs can write to
-    them."""
+    """Read-only view of several databases. The files are closed between queries, so that other programs can write."""
 
     def __init__(self, databases: Sequence[Path | str] | None = None) -> None:
         """Create a view of the databases. Raise `UsageError` if a database cannot be read.
 
         Args:
             databases: Files of the databases. By default, the user's own database (`KERNREC_DB`) and the database of
-                pulled rows.
+                rows that were pulled from other people.
         """
         self.missing: Path | None = None
         """Path in `KERNREC_DB` if the file does not exist, else None."""
@@ -46,7 +45,7 @@ class Stack:
             if self._pulled:
                 self._titles[self._pulled] = paths.PULLED
             databases = list(self._titles)
-        # A database may be named twice or through a link. Use it once.
+        # Use a database only once, even if it is named twice or through a link.
         self._paths = list({os.path.realpath(path): Path(path) for path in databases}.values())
         self._read: tuple[tuple[int, int], ...] | None = None
         self._files: dict[Path, QueryFile] = {}
@@ -123,14 +122,14 @@ class Stack:
         return sum(file.measurements for path, file in self._files.items() if path != self._pulled)
 
     def mark(self) -> str:
-        """Return a hash of the lowest and highest measurement key. It distinguishes databases of equal size."""
+        """Return a hash of the lowest and highest measurement key, which distinguishes databases of equal size."""
         self._refresh()
         each_ends = self._of_each(lambda path, file: [] if path == self._pulled else file.ends)
         ends = [end for some in each_ends for end in some]
         return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:
-        """Return the modification time and size of each database file. Cached answers are outdated if these change."""
+        """Return the modification time and size of each file. Cached answers are outdated if a value changes."""
         return tuple([_written(path) for path in self._paths]) if self._paths else ()
 
 
@@ -149,5 +148,5 @@ def _written(path: Path) -> tuple[int, int]:
 
 
 def pulled_database() -> Path | None:
-    """Return the path of the database of pulled rows, or None if it does not exist."""
+    """Return the database of rows that were pulled from other people, or None if it does not exist."""
     return path if (path := paths.pulled()).exists() else None

@@ -119,7 +119,6 @@ def _init(
 
 
 def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool, kw_only: bool) -> Callable[..., None]:
-    """Generate an `__init__` for these fields."""
     scope: dict[str, Any] = {"_MISSING": dataclasses.MISSING}
     taken, lines = ["self", *["*"] * kw_only], ["_fields = self.__dict__"]
     for name, field in fields.items():

@@ -170,7 +170,7 @@ def confine(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable
         listed: folders whose file names can still be listed.
 
     Returns:
-        Whether the restrictions apply. They need Landlock.
+        Whether the restrictions apply, which requires Landlock.
     """
     if sys.platform != "linux":
         return False
@@ -233,7 +233,7 @@ def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable
     return results[0]
 
 
-# Collect garbage after this many new objects instead of after 700. Larger values are not faster.
+# By default, Python collects garbage after 700 new objects. Values above 10,000 are not faster.
 _COLLECT_AFTER = 10_000
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
 _KEPT_BYTES = 2**30

@@ -193,7 +193,7 @@ class Campaign:
         Args:
             items: Measurements in order. The next measurement is the first whose code is compiled.
             until_s: Time at which to stop, on the campaign's clock.
-            done, total: Numbers of finished and planned measurements for `Progress`. By default, `items` are all.
+            done, total: Numbers of finished and planned measurements in the tier, for reports.
             count: Maximum number of measurements to make, or None for all.
         """
         waiting = deque(items)

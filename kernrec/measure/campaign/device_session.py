@@ -216,7 +216,7 @@ class DeviceSession:
 REFERENCE_S = 60.0
 """Maximum duration of a block in seconds."""
 _FIRST_S, _SHARE = 4.0, 0.25
-"""Minimum duration of a block in seconds, and its maximum as a fraction of the duration of all earlier blocks."""
+"""Seconds of the first block. A later block may take the fraction `_SHARE` of the time of all earlier blocks."""
 
 
 @dataclass(frozen=True)

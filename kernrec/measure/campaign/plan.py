@@ -212,7 +212,7 @@ def _ranked_tasks(
     in random order. `baseline` is the config that computes the expected output, or None.
 
     Args:
-        only: Kernel to rank, or None for all kernels that compute the problem.
+        only: Kernel with the configs to rank, or None for all kernels that compute the problem.
     """
     from kernrec.recommender.candidates import candidate_set
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
@@ -289,7 +289,7 @@ class Chooser:
         """Learn from a new measurement. The measurement is already in the journal."""
 
     def done(self, visit: PlannedProblem, seconds: float) -> None:
-        """Learn that a visit has ended. It took `seconds` on the device's clock."""
+        """Learn that a visit has ended after `seconds` on the device's clock."""
 
     def outcome(self) -> object:
         """Return a summary of a refinement or a search. Return None for other strategies."""

@@ -145,7 +145,7 @@ class ProblemHistory:
         return key in self._measurements
 
     def count(self, key: ConfigKey, *tiers: Tier) -> int:
-        """Count a config's measurements in the given tiers, by default in all. Skip measurements to repeat."""
+        """Count a config's measurements in the given tiers, by default in all. Skip blocks that must be repeated."""
         measurements = self._measurements.get(key, ())
         # A block that never ended must be repeated, but only once, so that repeated kills do not prevent progress.
         alone = len({measurement.session for measurement in measurements}) < 2

@@ -24,7 +24,7 @@ class ScheduledMeasurement:
     probability: float | None = None
     """Probability with which the config was selected, or None if it was not selected at random."""
     again: bool = False
-    """Whether this repeats an earlier measurement because the GPU drifted."""
+    """Whether the measurement repeats an earlier measurement because the GPU drifted."""
 
 
 class Schedule:
@@ -119,7 +119,7 @@ class Schedule:
         return items
 
     def _costs(self, first: str, second: str) -> tuple[list[int], list[float], list[float]]:
-        """Return the indices of all configs that have two costs, and the values of each cost."""
+        """Return the indices of the configs with both costs, such as `latency_s` and `energy_j`, and the values."""
         positions: list[int] = []
         costs: tuple[list[float], list[float]] = ([], [])
         for i, key in enumerate(self._keys):

@@ -55,7 +55,7 @@ def main() -> int:
         return _refuse(f"the present limits cannot be saved: {error}")
     if locked is None:
         return _refuse("another run of kernrec has set the limits of this GPU; wait until it ends")
-    restore(wanted["uuid"], locked)  # A killed run may have left its limits.
+    restore(wanted["uuid"], locked)  # A killed run may not have restored the limits.
     if reason := _set(wanted, locked):
         return _refuse(reason)
     print(json.dumps({"set": True}), flush=True)

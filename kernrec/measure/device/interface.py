@@ -153,7 +153,7 @@ class LoadedConfig(Protocol):
         """
 
     def submit(self, launches: int) -> None:
-        """Queue launches. They use the copies of the buffers in turn."""
+        """Queue launches, which use the copies of the buffers in turn."""
 
     def outstanding(self) -> int:
         """Return the number of queued launches that have not finished."""

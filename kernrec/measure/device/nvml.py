@@ -198,7 +198,7 @@ class NvmlSensors:
         return None if mode is None else bool(mode[0])
 
     def energy_j(self) -> float | None:
-        """Return the energy counter in joules. It starts when the driver is loaded."""
+        """Return the energy counter in joules, which starts when the driver is loaded."""
         return self._thousandth("nvmlDeviceGetTotalEnergyConsumption")
 
     def power_w(self) -> float | None:
@@ -206,7 +206,7 @@ class NvmlSensors:
         return self._field_power() if self._instant else self.mean_power_w()
 
     def mean_power_w(self) -> float | None:
-        """Return the power of the board in watts. Since Ampere, this is the mean over a second."""
+        """Return the power of the board in watts. Since Ampere, NVML reports the mean over a second."""
         return self._thousandth("nvmlDeviceGetPowerUsage")
 
     def reasons(self) -> frozenset[str]:

@@ -21,7 +21,7 @@ WRAP_J = 2.0**32 / 1000.0
 """Energy in joules at which a 32-bit counter of millijoules restarts at zero."""
 
 SLOWDOWNS = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
-"""Clock event reasons that make a measurement invalid. `SwPowerCap` does not, because running at the power limit is
+"""Clock event reasons that make a measurement invalid. `SwPowerCap` is missing, because running at the power limit is
 normal."""
 
 

@@ -98,7 +98,7 @@ VERSION = NEWEST_PROTOCOL
 FIRST_LAUNCHES = 3
 """Number of launches after which a config is abandoned if it is hopelessly slow."""
 HOPELESS = 2.0
-"""Ratio to the best latency so far, above which a latency is hopelessly slow."""
+"""Minimum factor by which a hopelessly slow config exceeds the lowest latency so far."""
 LEAST_SAMPLES = 10
 HALF_WIDTH = 0.01
 """Relative half-width of the median's 90 % interval below which sampling stops."""

@@ -32,7 +32,7 @@ def rewritten(path: Path) -> Iterator[Database]:
     try:
         os.ftruncate(locked, 0)
         Path(f"{beside}.wal").unlink(missing_ok=True)
-        if Path(f"{path}.wal").exists():  # A killed process left a log. Opening the database applies it.
+        if Path(f"{path}.wal").exists():  # Opening the database applies the log of a killed process.
             Database.open(path, read_only=False).close()
         # Close this descriptor last: as soon as any descriptor of the file is closed, DuckDB loses its lock.
         with path.open("rb") as source, Database.open(path):

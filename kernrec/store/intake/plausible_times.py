@@ -1,6 +1,6 @@
 """Bound the plausible times of a problem on a GPU.
 
-The bounds are generous, so that no true recording is refused. They catch rows with a wrong shape, unit or kernel.
+The bounds are generous, so that no true recording is refused. Rows outside have a wrong shape, unit or kernel.
 """
 
 from kernrec.gpu import GPU

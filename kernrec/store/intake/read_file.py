@@ -37,7 +37,7 @@ _ROUNDS = 8
 _ALL = 10**9
 _LARGEST_TABLE = 512 * 2**20
 _ORDER = {"measurement": " ORDER BY gpu, problem_id"}
-"""SQL order of each table's rows, keyed by table name. It lets queries about one problem read less."""
+"""SQL order of each table's rows, keyed by table name. The order lets queries about one problem read less."""
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:

@@ -12,6 +12,6 @@ A place has these files:
     withdrawn/<sha256>.json                                                     a signed withdrawal of some rows
     index.json                                                                  names of all files, for web servers
 
-By a withdrawal, a signer asks others to stop using rows. Bundles and withdrawals never change, so writers need no lock.
-All input is untrusted until it is checked.
+A withdrawal is a signer's request to stop using some rows. Bundles and withdrawals never change, so writers need no
+lock. All input is untrusted until it is checked.
 """

@@ -105,7 +105,7 @@ class Withdrawal:
     """Whether the withdrawal contains keys of rows, as in kernrec 0.1."""
 
     def to_bytes(self) -> bytes:
-        """Return the content of the withdrawal's file, without the signature. These bytes are signed."""
+        """Return the bytes to sign: the content of the withdrawal's file without the signature."""
         document = asdict(self)
         del document["by_key"]
         return json.dumps({"version": _VERSION, "format": _WITHDRAWAL, **document}, sort_keys=True).encode()

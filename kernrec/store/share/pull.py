@@ -1,6 +1,6 @@
 """Pull bundles of rows from a place if a trusted key signed them.
 
-A pull only adds rows. Rows stay even if the place no longer lists their bundle. Only their signer can withdraw them.
+A pull only adds rows. A row stays even if the place no longer lists its bundle. Only the signer can withdraw a row.
 """
 
 import hashlib

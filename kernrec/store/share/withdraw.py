@@ -123,7 +123,7 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
     """Return the measurements at a place that the user has pushed and later withdrawn in `database`, keyed by reason.
 
-    `names` are the bundles at the place, and `path` is the database of pulled rows.
+    `names` are the bundles at the place, and `path` is the database of rows that were pulled from other people.
     """
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
