@@ -36,7 +36,7 @@ def collect(
         stopping: Function that the campaign calls often. If it returns True, the campaign ends.
 
     Returns:
-        Result of the campaign. It contains the error if one occurs after the campaign has begun.
+        Result of the campaign, including any error after the beginning of the campaign.
 
     Raises:
         UsageError: The device does not exist, no config can run a problem, or the budget is impossible.

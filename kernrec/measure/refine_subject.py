@@ -34,7 +34,7 @@ from kernrec.recommender.infeasible import why_not
 MOST_UNPREDICTED = 128
 """Maximum number of contenders for a problem without predictions."""
 _UNPREDICTED_DEVIATION = 0.4
-"""Standard deviation of log cost for configs without a prediction. It is the median over recorded tuning problems."""
+"""Standard deviation of log cost for configs without a prediction: the median over recorded tuning problems."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SampledKernel:
     configs: Sequence[Config] | None = None
     """Configs that can be measured, or None for all configs that can run the problem."""
     measured: Collection[Key] = ()
-    """Configs that were measured earlier. They may also be configs of other kernels."""
+    """Configs that were measured earlier, including configs of other kernels."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def tally(database: Database) -> list[dict[str, Any]]:
 
 
 def contributed(database: Database) -> list[dict[str, Any]]:
-    """Count the rows from other people for each GPU, op and kernel, and list the names of these people."""
+    """Count the rows from other people for each GPU, op and kernel, and list the names of the contributors."""
     signers = "(SELECT measurement_id, list(DISTINCT signer) AS signers FROM db.merged GROUP BY 1)"
     rows = _grouped(
         database,

@@ -248,7 +248,7 @@ class Measurement(DeviceReport, MeasuredDevice, InputInfo, CodeInfo):
     reference_energy: float | None = None
     """Energy of the reference kernels, relative to the start of the session."""
     block_open: bool | None = None
-    """True if the session ended within the block, so that drift is unknown. Else None."""
+    """True if the session ended within the block, so that drift is unknown. Otherwise None."""
     replayed: bool | None = None
     """True if the row comes from a replayed recording, else None."""
 

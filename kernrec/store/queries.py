@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DatabaseQueries:
-    """Methods of `Database` that read. They raise `UsageError` if the database cannot be read."""
+    """Methods of `Database` that read. Each raises `UsageError` if the database cannot be read."""
 
     def __init__(self, connection: "DuckDBPyConnection", path: Path | str, mark: Mark | None = None) -> None:
         self._connection = connection

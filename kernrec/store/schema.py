@@ -163,8 +163,8 @@ def _empty(steps: tuple[str, ...]) -> bytes:
 # Relations of `views.sql`, for use in queries
 
 MOMENT = "gpu, problem_id, kernel, kernel_hash, config_id, session, block, position"
-"""Columns that identify one measurement of a session. Two rows of one contributor conflict if they agree in these
-columns."""
+"""Columns that identify one measurement of a session. Two rows of one contributor conflict if all columns in `MOMENT`
+are equal."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|gpu_scale)\b")
@@ -266,7 +266,7 @@ def layout_of(step: int | None = None) -> Layout:
 
 def tables(connection: "DuckDBPyConnection") -> dict[str, str]:
     """Return the SQL statements that would create the tables of the SQL schema `main`, keyed by table name."""
-    # Do not query `information_schema`, because such a query runs parts of the views.
+    # Do not query `information_schema`, because DuckDB would run parts of the views.
     query = "SELECT table_name, sql FROM duckdb_tables() WHERE database_name = 'db' AND schema_name = 'main'"
     return dict(connection.execute(query).fetchall())
 

@@ -81,7 +81,7 @@ def _refuse(reason: str) -> int:
 
 
 def _set(wanted: dict[str, Any], locked: int) -> str | None:
-    """Set the wanted limits. If that fails, restore the earlier limits and return the reason. Else return None."""
+    """Set the wanted limits. If the driver refuses a limit, restore the earlier limits and return the reason."""
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(wanted["uuid"])
     limit_w, clock_hz = wanted["power_limit_w"], wanted["clock_hz"]

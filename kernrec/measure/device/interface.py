@@ -178,7 +178,7 @@ class Device(Protocol):
         """Return the GPU's current settings."""
 
     def prepare(self, prepared: PreparedProblem) -> None:
-        """Create the inputs and expected outputs of a problem for `load`, and delete those of the previous problem."""
+        """Create the inputs and expected outputs of a problem, and delete the data of the previous problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
         """Load a config, and prepare its problem if needed. Only the caller can prepare a problem that a kernel's spec

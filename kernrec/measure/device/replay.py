@@ -59,7 +59,7 @@ _RECORDED = f"""
     JOIN (SELECT problem_id, key FROM db.problem) USING (problem_id)
     GROUP BY ALL ORDER BY min(measurement_id)
 """
-"""SQL query for the recorded configs of a GPU. It selects only measurements of the newest source of each kernel."""
+"""SQL query for the recorded configs of a GPU, with only the measurements of each kernel's newest source."""
 
 
 @dataclass(frozen=True)

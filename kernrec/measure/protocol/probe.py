@@ -31,7 +31,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def probe_sensors(device: Device) -> Probe:
-    """Probe the sensors of a GPU when it is idle and under load. This takes about eight seconds."""
+    """Probe the sensors of a GPU when it is idle and under load. The probe takes about eight seconds."""
     idle = read_idle_sensors(device, IDLE_S)
     reference = device.references()["compute"]
     try:

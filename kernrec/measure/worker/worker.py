@@ -1,4 +1,4 @@
-"""Run the worker process, which owns the device. It stores nothing of value, so it may crash, hang or be killed.
+"""Run the worker process, which owns the device. The worker stores no results, so it may crash, hang or be killed.
 
     python -m kernrec.measure.worker.worker
 

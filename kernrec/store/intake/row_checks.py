@@ -1,6 +1,6 @@
 """Check untrusted rows beyond the checks of the schema (`db/schema`).
 
-Rows must be complete, in range and plain text. Their keys must be hashes of their content.
+Rows must be complete, in range and plain text. The key of a row must be a hash of its content.
 """
 
 import json
@@ -40,7 +40,7 @@ _LARGEST = "1e30"
 # Control characters and marks of text direction. Printed, they could control the user's terminal.
 _CONTROL = r"\x{00}-\x{08}\x{0e}-\x{1f}\x{7f}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}"
 _LINES = r"\t\n\v\f\r"
-# Zero-width characters. They would let different sessions, devices, drivers or licenses have names that look equal.
+# Zero-width characters, which would let different sessions, devices, drivers or licenses have names that look equal.
 _INVISIBLE = (
     r"\x{ad}\x{34f}\x{61c}\x{115f}\x{1160}\x{17b4}\x{17b5}\x{180b}-\x{180f}\x{200b}-\x{200d}\x{2060}-\x{2065}"
     r"\x{206a}-\x{206f}\x{3164}\x{fe00}-\x{fe0f}\x{feff}\x{ffa0}\x{fff0}-\x{fffb}\x{e0000}-\x{e0fff}"

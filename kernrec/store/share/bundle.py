@@ -21,7 +21,7 @@ _MOST_UNPACKED = 4
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose manifest has been read. Its rows have not been read yet."""
+    """A bundle whose manifest has been read, but not its rows."""
 
     place: Place
     manifest: Manifest
