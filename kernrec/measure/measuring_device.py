@@ -41,7 +41,6 @@ class MeasuringDevice:
     uuid_hash: str | None
     """Hash of the GPU's UUID, or None for a replay."""
     inputs: InputInfo
-    """Description of the kernels' input values, to be stored with each measurement."""
 
     @property
     def replayed(self) -> bool:
@@ -97,7 +96,6 @@ def device_of(request: CollectRequest, scratch: Path) -> MeasuringDevice:
 
 
 def inputs_of(kernel: Kernel) -> InputInfo:
-    """Describe the input values of a user's kernel."""
     if not kernel.declares_problem:
         return STANDARD_INPUTS
     samples = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
