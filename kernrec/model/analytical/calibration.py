@@ -154,7 +154,7 @@ def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
 
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
-"""GPUs of the fingerprint, one for each generation with its own coefficients."""
+"""GPUs for which the fingerprint compares predictions, one per generation."""
 _METRICS = (
     "issue", "issue.fma32", "issue.imad", "issue.alu", "issue.mufu", "issue.mma", "issue.ld_shared", "issue.ld_global",
     "mma.f16", "shared.load_wavefronts", "global.a.load_requests", "global.a.load_sectors", "barriers", "issue.cvt",

@@ -23,14 +23,13 @@ Floats = NDArray[np.float64]
 PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 """Pipes of an SM, in the order of the first rows of `Demand.rates`."""
 
-# All compute capabilities in the catalog have these numbers of lanes per SM and clock (CUDA C++ Programming Guide,
+# Numbers of lanes per SM and clock are equal for all compute capabilities in the catalog (CUDA C++ Programming Guide,
 # "Throughput of Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
 _CONVERT_LONG_LANES = 16  # Conversions from and to 64-bit types.
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
-"""Lowest compute capability (times ten) at which the pipe of integer additions converts integers to f32 (`i2f`), or f32
-to half precision (`cvt`). nvdisasm shows the instructions I2FP and F2FP. Nsight Compute's documentation states the pipe
-of F2FP. I2FP is assumed to use the same pipe."""
+"""Lowest compute capability (times ten) at which the integer pipe executes conversions from integer to f32 (`i2f`) and
+from f32 to half precision (`cvt`). Nsight Compute documents the pipe only for `cvt` (instruction F2FP)."""
 _MERGES_SINCE = 80
 """Lowest compute capability (times ten) at which several lanes increment the same word of shared memory with a single
 instruction (ATOMS.POPC.INC). The instruction is assumed to take one wavefront."""
@@ -38,8 +37,8 @@ _FEW_F64_SHARE = 0.8
 """Fraction of the published rate that the f64 pipe reaches on SMs with two f64 lanes. On a Quadro RTX 8000, three of
 four recorded kernels peak at 0.78 to 0.80 (`FP64A` in rtx8000_*_dvfs.parquet)."""
 ISSUE_PER_CLK = 4 * 0.95
-"""Warp instructions per clock that the four schedulers of an SM sustain together. Point in polygon issues an
-instruction in up to 96 % of all clocks on an RTX 2080 Ti (counter `smsp__issue_active` of 3,815 recorded configs)."""
+"""Warp instructions per clock that the four schedulers of an SM sustain together. On an RTX 2080 Ti, the kernel
+`pnpoly` issues an instruction in up to 96 % of all clocks (`smsp__issue_active` of 3,815 recorded configs)."""
 FLOATS_PER_CLK = 4 * 0.67
 """Warp instructions of f32 arithmetic per clock that an SM sustains. Conflicts between register banks limit the rate
 (Jia et al., arXiv 1804.06826, section 3.1). The factor 0.67 was fitted to conv2d_f32_ansor.csv (RTX 3090)."""
@@ -88,11 +87,11 @@ QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "betwe
 - `core_j`: Energy of core events in joules at nominal voltage.
 - `between`: Clocks of the float arithmetic that warps do between their tensor instructions, such as the softmax of
   attention. The tensor core idles during this arithmetic unless another warp uses the tensor core (FlashAttention-3,
-  arXiv 2407.08608, section 3.1). The model assumes that nothing hides the arithmetic of one warp.
+  arXiv 2407.08608, section 3.1).
 - `between_groups`: Clocks of the float arithmetic that warpgroups do between their tensor instructions.
-- `alone`: Clocks of all warps of a block if they ran one after the other, without waits for memory and barriers.
-- `in_turn`: Clock cycles of the pipes if the parts of the code run one after another. The metrics `stretch.*` describe
-  these parts (`kernrec.profile.sample_profile`). The quantity is 0 if the profile has no such metrics.
+- `alone`: Sum of the clocks that each warp of a block needs by itself, without waits for memory and barriers.
+- `in_turn`: Clocks of the pipes if parts of the code do not overlap. The value is 0 if the profile does not count each
+  part separately (metrics `stretch.*` of `kernrec.profile.sample_profile`).
 """
 
 PORT, SECTORS, BARRIERS, CORE_J, BETWEEN_GROUPS, ALONE, IN_TURN = map(
@@ -118,7 +117,7 @@ class Demand:
 
     @cached_property
     def by_variant(self) -> Floats:
-        """Return `rates` as one array (C, terms, quantities)."""
+        """Return `rates` as one array of shape (C, 1 + loops, quantities)."""
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
@@ -149,13 +148,14 @@ def demand(
 
     - `global.<buffer>.read_passes`, `write_passes` and `atomic_passes`: clocks of L1 for the requests of each kind.
     - `global.<buffer>.atomic_turns`: clocks for which atomic operations occupy an L2 slice (0.54 ns per addition to one
-      address on seven GPUs, `histogram_one_bin` in textbook_rtx3060_rtx3070ti.csv).
+      address on seven GPUs: `histogram_one_bin` in textbook_rtx3060_rtx3070ti.csv).
     - `local.l2_sectors`: sectors of local memory that bypass L1.
-    - `chain`: clocks of the block's slowest warps.
+    - `chain`: clocks of a block's slowest warp, multiplied by the number of warps.
 
     Args:
         metrics: Names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
-        coefficients: Events of C variants per block and per trip of each loop, (C, metrics, terms).
+        coefficients: Events of C variants, array of shape (C, metrics, 1 + loops): events per block, then events per
+            trip of each loop.
         bf16: Whether half-precision arithmetic has the rate of bf16. Profiles do not distinguish bf16 and f16.
     """
     columns = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
@@ -171,7 +171,7 @@ def demand(
     sectors = counts.ending("_sectors") + counts.total("local.l2_sectors")
     shared, port, l1 = _shared_and_l1(gpu, counts, sectors)
     moves = counts.total(*_MOVES) / _TENSOR_MEMORY_BYTES_PER_CLK
-    # Count the clocks of atomic operations as the sectors that the L2 slice could transfer in this time.
+    # Atomic operations occupy an L2 slice, so convert their clocks to the number of sectors that they displace.
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     rows = {
         "issue": _issue(counts),
@@ -197,12 +197,12 @@ def demand(
 
 
 class _Counts:
-    """Events per block and per loop trip, keyed by metric, as arrays (terms, C). Missing metrics count as 0."""
+    """Events of C variants, keyed by metric: arrays of shape (1 + loops, C). Missing metrics count as 0."""
 
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
         self.zeros = zeros
-        # The assembler removes these instructions, so they take no time. Profiles of machine code do not contain them.
+        # The assembler removes `mov` and `ld_const` instructions, so they take no time.
         self.removed = self.classes("mov", "ld_const")
 
     @property
@@ -296,8 +296,8 @@ def _f32_pipe_clk(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> F
 
 
 def _pipes_with_conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return (instructions of the integer pipe, clocks of the special-function pipe, clocks of the f64 pipe), including
-    conversions of types. `functions` is the clocks of special functions."""
+    """Add type conversions to the clocks of special functions (`functions`) and to other instructions. Return (integer
+    instructions, clocks of the special-function pipe, clocks of the f64 pipe)."""
     packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
     converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))
@@ -348,7 +348,7 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
 
 
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:
-    """Count the power model's events, keyed by event. `counts` is the metrics of a profile (numbers or arrays)."""
+    """Convert a profile's counts, keyed by metric, to counts of the power model's events, keyed by event."""
     totals: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}
     for event, endings in _EVENTS.items():
         parts = [c for metric, c in counts.items() if metric.endswith(endings) and metric not in _LOCAL_IN_L1]

@@ -37,7 +37,7 @@ class TensorAccess:
         """Take `order`, `reads` and `writes` from a kernel's spec. `scratch` contains the names of temporary tensors,
         which reach DRAM only if they do not fit in L2."""
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
-        """Names of all tensors, in the engine's order."""
+        """Names of all tensors. The engine refers to a tensor by its index."""
         number = {name: place for place, name in enumerate(self.tensors)}
         order = order or ("",)
         self.steps = len(order)
@@ -52,7 +52,7 @@ class TensorAccess:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one tensor that the blocks of a launch access, estimated from a sample of blocks. Arrays are (C,)."""
+    """Bytes of one tensor that blocks access in each of C launches, estimated from a sample of blocks."""
 
     own_bytes: Array
     """Distinct bytes of the tensor that one block accesses."""
@@ -65,7 +65,7 @@ class Footprint:
     """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. A value of 0
     means that these blocks were not sampled."""
     stored_bytes: Array = np.inf
-    """Bytes that a block's stores write. Infinity if the launch reads the tensor or does not write it."""
+    """Bytes that a block's stores write. Infinity means that L2 need not complete any sector (`filled`)."""
 
     def filled(self, whole: Array, blocks: Array) -> Array:
         """Return the bytes that L2 reads from DRAM to complete partly written sectors. `whole` is the distinct bytes of
@@ -106,11 +106,11 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Rereads:
-    """Bytes that a block loads more than once. The cache may have evicted them in the meantime. Arrays are (C,)."""
+    """Bytes that a block loads more than once in each of C launches. A cache may evict the bytes between two loads."""
 
     far_bytes: tuple[Array, ...]
-    """Bytes that a block loads again after it accessed more than d bytes of other data. Entry i of the tuple is for
-    d = `first_bytes` * 2**i."""
+    """Bytes that a block loads again after accesses to other data. Entry i contains the bytes for which the other data
+    exceeds `first_bytes` * 2**i bytes."""
     first_bytes: float
     cache_bytes: Array
     """L1 bytes per block."""
@@ -158,7 +158,7 @@ def sampled_dram_bytes(
         total = total + (once + footprint.filled(once, blocks)) * first + again
     if rereads is not None:
         own = sum((footprint.own_bytes for footprint in footprints), 0.0)
-        # Count data that blocks share only once: one block reloads it for all, and L2 holds one copy.
+        # L2 holds one copy of data that several blocks share, and one reload serves all these blocks.
         distinct = sum((footprint.together(cover, wave) for footprint in footprints), 0.0) / np.maximum(own, 1.0)
         part = l2_bytes / np.maximum(distinct, 1.0)
         total = total + rereads.beyond(part) * distinct * (blocks / wave)

@@ -54,7 +54,7 @@ class LimitedCosts(NamedTuple):
 
     def at(self, point: int | slice) -> "LimitedCosts":
         """Return the costs at one or more pairs of power limit and clock. `point` is an index or a slice."""
-        # DRAM energy has no points, because it does not depend on the power limit and the clock.
+        # DRAM energy is equal at all power limits and clocks.
         return LimitedCosts._make([*(row[point] for row in self[:-1]), self.dram_j])
 
     def part(self, part: slice) -> "LimitedCosts":

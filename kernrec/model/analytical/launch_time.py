@@ -6,16 +6,16 @@
                   - the part of a block's latency that other blocks do not hide: dependent instructions, barriers,
                     exposed load latency, pipes that idle while the block uses another pipe, and the time that DRAM
                     needs for the block's bytes beyond the load latency.
-                The last round also takes the extra time of the longest block, and its waits for other blocks.
+                The last round also includes the extra work and waits of the longest block.
     core time   smooth maximum of the times of the SMs and of L2 (bandwidth, or atomic operations on one sector)
     DRAM time   bytes between L2 and DRAM, divided by the bandwidth that this access pattern reaches
     latency     smooth maximum of core time and DRAM time, plus launch overhead
 
-Overlap: at any time, a block either waits or uses the pipes. In a kernel without barriers, each warp does so. If K
-blocks run on an SM at the same time, a round takes at least P + max((K - 1) P, Z). P is the pipe time of one block, and
-Z is its waiting time (machine repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5). Blocks
-also delay each other (`round_clk` in `engine/query`). Some kernels issue loads ahead of their use (`PREFETCH`). For
-these kernels, Z is only the part of the waiting time that exceeds the arithmetic.
+Overlap: at any time, a block either waits or uses the pipes. Let K blocks run on an SM at the same time, with the pipe
+time P and the waiting time Z each. A round then takes at least P + max((K - 1) P, Z) (machine repairman problem;
+Lazowska et al., "Quantitative System Performance", chapter 5). Blocks also delay each other (`round_clk` in
+`engine/query`). In a kernel without barriers, warps take the place of blocks. In a kernel that prefetches its loads
+(`PREFETCH`), Z is only the part of the waiting time that exceeds the arithmetic.
 """
 
 from collections.abc import Sequence
@@ -67,8 +67,8 @@ class LaunchWork:
     - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic (1 for streams).
     - `SERIAL_CLK`: Clocks that L2 needs for atomic operations on the busiest sector.
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
-    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` that other warps of the block hide with their work. NaN if unknown. The
-      model then assumes that other warps hide all waits except one for each barrier.
+    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` that other warps of the block hide with their work. NaN means unknown:
+      one wait per barrier remains exposed.
     - `LONE_WAITS`: Number of waits for L2 outside of loops that the longest block cannot hide with other work.
     - `LOOPS` and following: Two rows for each loop: the trips of all blocks, and the trips of the longest block.
     """
@@ -116,7 +116,7 @@ class LaunchTime(NamedTuple):
     """Time of C launches at the boost clock without launch overhead, and how busy each resource is. Arrays are (C,)."""
 
     pipe_clk: Floats
-    """Busy clocks of each of `PIPES` per average block, (pipes, C)."""
+    """Clocks for which an average block uses each pipe of `PIPES`, array of shape (pipes, C)."""
     core_s: Floats
     """Seconds of core time: the part of the time that scales inversely with the core clock."""
     dram_s: Floats
@@ -126,7 +126,7 @@ class LaunchTime(NamedTuple):
     busy_s: Floats
     """Seconds that the pipes are busy."""
     latency_s: Floats
-    """Seconds that blocks wait for latencies."""
+    """Seconds that blocks wait for memory, barriers or results of instructions."""
     l2_s: Floats
     """Seconds that L2 is busy."""
     in_turn_s: Floats

@@ -25,7 +25,7 @@ class Microarchitecture:
     mma_sync_share: float
     """Fraction of the tensor cores' rate that `mma.sync` reaches."""
     lsu_lanes: float
-    """Lanes per SM and clock whose addresses the load/store units accept."""
+    """Number of addresses (one per lane) that an SM's load/store units accept per clock."""
     shared_wavefronts_per_clk: float
     """Number of shared-memory wavefronts per SM and clock."""
     l1_lines_per_clk: float

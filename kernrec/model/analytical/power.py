@@ -1,17 +1,16 @@
 """Analytical model of power: the energy of a launch's events, and the clock at which the launch meets a power limit.
 
 The power of a running GPU has four parts:
-- board: a constant (host link, controllers, auxiliary rails), a part in proportion to the GPU's TDP (fans, regulators),
-  links between modules, and the memory's clocks, interface and refresh, which depend on the type and number of memory
-  devices. Board power does not depend on the core clock.
+- board, independent of the core clock: host link and controllers (constant), fans and regulators (proportional to the
+  TDP), links between modules, and the idle power of the memory devices.
 - leakage, proportional to a power of the core voltage.
 - core: the energy of the clock tree in every cycle, and an energy per event (instruction, shared-memory wavefront, L2
   sector, ...). Both energies are proportional to the square of the core voltage.
 - DRAM: an energy per byte, which depends on the memory type but not on the core's clock and voltage.
 
-Up to a knee frequency, the core voltage is constant on most boards. The voltage rises slowly on Blackwell GPUs, laptops
-and boards that get all their power from the slot, because these GPUs have a lower minimum voltage. Above the knee, the
-voltage rises more steeply the higher the clock is (`VoltageCurve`; Schoonhoven et al., "Going green", PMBS 2022, arXiv
+Below a knee frequency, the core voltage is constant on most boards. On Blackwell GPUs, laptops and boards without a
+power cable, the voltage rises slowly below the knee, because the minimum voltage is lower. Above the knee, the voltage
+rises more and more steeply with the clock (`VoltageCurve`; Schoonhoven et al., "Going green", PMBS 2022, arXiv
 2211.07260, use a linear form).
 
 A GPU runs at its highest clock, which on GeForce GPUs is above the data sheet's boost clock. It lowers the clock if the
@@ -71,7 +70,7 @@ def clocks_between(lowest: float, highest: float) -> Floats:
 
 
 DRAM = "dram.bytes"
-"""Name of the event of moving one byte between L2 and DRAM."""
+"""Event: one byte moves between L2 and DRAM."""
 ISSUE = "issue."
 """Prefix of the names of warp instruction events, as in `issue.alu`."""
 RANDOM, ZEROS = "random", "zeros"
@@ -120,8 +119,8 @@ class PowerModel:
     range_assumed: bool
     """Whether the range of power limits is only assumed. Limits outside an assumed range are accepted, too."""
     long_run: float
-    """Ratio of a tensor operation's energy in runs of a second or longer to its energy in `energy_j`. The ratio is
-    above 1 if `energy_j` was fitted to short runs or to uninitialized inputs, which take less energy."""
+    """Factor on the energies of tensor operations in `energy_j` for runs of a second or longer. It exceeds 1 if the
+    energies were fitted to short runs or to uninitialized inputs, which take less energy."""
     energy_j: Mapping[str, float]
     """Joules of one event at nominal voltage, keyed by event."""
 
@@ -147,7 +146,7 @@ class PowerModel:
         rise = chip.get("low_power_rise" if saves else "rise", chip.get("rise", 0.0))
         curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), rise)
         volts = float(curve.over_knee(boost))
-        # The bus and the memory size each require a number of devices. The larger number applies.
+        # A GPU needs enough memory devices for the width of its memory bus and for its memory size.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
         exponent = chip.get("geforce_leakage_exponent", 1.0) if geforce and not saves else 1.0
@@ -269,15 +268,13 @@ class PowerModel:
         limits = np.stack([np.atleast_1d(np.asarray(limit_w, np.float64)) for limit_w, _ in points])
         highest, table = self._at_clocks(np.array(starts)), self._at_clocks(below)
         ratio, static_w, tree_w, volts_squared = table
-        # The second row is the power without the energy of events.
         search = np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])
         hz = self.boost_hz
         return query.PowerLimits(limits, highest, highest[0] * hz, first, table, below * hz, search)
 
     def _at_clocks(self, ratio: Floats) -> Floats:
-        """Return figures at each clock, (4, clocks). `ratio` is the clocks as fractions of the boost clock. The rows
-        are `ratio`, static power (W), power of the clock tree at nominal voltage (W), and the squared relative
-        voltage."""
+        """Return the rows (ratio, static W, clock tree W at nominal voltage, squared relative voltage), one column per
+        clock. `ratio` contains the clocks divided by the boost clock."""
         clock_hz = ratio * self.boost_hz
         volts = self.voltage(clock_hz)
         static_w = self.board_w + self.leakage_at(clock_hz)

@@ -4,8 +4,8 @@ The error of a predicted cost has a common part and an individual part. The comm
 of a kernel on a problem by about the same factor. The individual part differs between configs. Intervals of costs
 include both parts. Intervals for comparing two configs of a kernel include only the individual parts.
 
-`tools/evidence intervals` computes the widths from published recordings. Few recordings contain energy. The error of
-energy is therefore derived from errors of predicted time, and from errors of power predicted for measured times.
+`tools/evidence intervals` computes the widths from published recordings. Few recordings contain energy, so the error of
+energy combines two errors: of predicted time, and of the power that is predicted if the time is known.
 """
 
 import math
@@ -33,13 +33,13 @@ class Spread:
 
     @property
     def own(self) -> float:
-        """Return the logarithmic half-width for the individual error of one latency."""
-        # The ratio of two latencies has two individual errors.
+        """Return the logarithmic half-width of one config's latency error, without the part that all configs share."""
+        # A ratio of two configs contains the errors of both.
         return math.log(self.ratio) / math.sqrt(2.0)
 
     @property
     def own_energy(self) -> float:
-        """Return the logarithmic half-width for the individual error of one energy."""
+        """Return the logarithmic half-width of one config's energy error, without the part that all configs share."""
         return math.log(self.energy_ratio) / math.sqrt(2.0)
 
 
@@ -48,7 +48,7 @@ SPREAD = Spread(1.43, 1.41, 1.41, 1.44)
 include the error of an assumed clock. `docs/accuracy/your-kernels.md` states the coverage.
 
 Half-widths of energy also use recorded power of 12 workloads on 14 GPUs, predicted with coefficients fitted to other
-GPUs. Half-widths of energy ratios come from pairs of workloads, which differ more than pairs of configs do.
+GPUs. Half-widths of energy ratios compare different workloads. Two configs of one kernel differ less.
 """
 
 

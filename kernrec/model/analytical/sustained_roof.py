@@ -1,4 +1,4 @@
-"""Times that a power limit sustains: the minimum time for a problem, and the time of a launch in long runs.
+"""Times under a power limit: the minimum time for a problem, and the time of a launch in long runs.
 
 An ideal launch performs only the problem's operations, at the peak rate, and moves each byte once. Bytes that fit in L2
 cause no DRAM traffic. A power limit lowers the clock. The time of an ideal launch is the minimum time for a problem.
@@ -18,7 +18,7 @@ _THREADS = 32
 _WIDE = ("f16", "tf32")
 """Data types whose multiplications take more energy than those of bf16, because their significands are wider."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops whose number of operations no algorithm reduces, unlike Winograd's algorithm for convolutions."""
+"""Ops with a minimum number of operations. Convolutions have none, because Winograd's algorithm saves operations."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def ideal_launch(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
     """Return the rates and energies of an ideal launch on a GPU."""
     power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, dtype)
-    # Without a minimum number of operations, or without arithmetic in the data type, only bytes bound the time.
+    # The minimum time then counts only the traffic, because the time for arithmetic has no lower bound.
     if op not in _ROOFED or not peak:
         peak, joules = inf, 0.0
     return IdealLaunch(peak, joules, gpu.l2_bytes, gpu.memory_bandwidth, power.event_j("dram.bytes"))
@@ -51,7 +51,7 @@ def ideal_launch(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
 def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
     """Return (operations per second, joules per operation) of a GPU's fastest arithmetic in a data type.
 
-    The rate is at the boost clock, and 0 if the GPU has no such arithmetic. The energy is at nominal voltage.
+    Rates assume the boost clock, and energies the nominal voltage. The rate is 0 if the GPU lacks the data type.
     """
     dtype = "i8" if dtype == "u8" else math_dtype(dtype)
     if tensor := gpu.peak_flops(dtype, tensor=True):
