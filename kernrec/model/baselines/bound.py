@@ -1,8 +1,8 @@
 """Lower bound on the time of a backend's kernel on a GPU, and the features that all ops share.
 
 The bound is the longest of the times for arithmetic, DRAM and L2, plus the time of a launch. A launch is assumed to
-take the same number of clocks on every GPU, because short matmuls do on the recorded GPUs. Arrays have one entry for
-each of N problems, which have the same op, data type and layout.
+take equally many clocks on every GPU, as short matmuls do in the recordings. Arrays have one entry for each of N
+problems, which have the same op, data type and layout.
 
 Each op has a module in `kernrec.model.baselines.features`, which defines
 
@@ -12,7 +12,7 @@ Each op has a module in `kernrec.model.baselines.features`, which defines
 
 and may set these flags to True:
 
-    PHYSICAL_POWER       the trees for power correct the power model (`PowerBase`) instead of the power limit
+    PHYSICAL_POWER       the trees for power predict a factor on the power model (`PowerBase`), not on the power limit
     SUSTAINED            the trees for GPUs without recordings correct a bound at `sustained_flops`
     SUSTAINED_SIBLINGS   like SUSTAINED, but only for GPUs of an architecture with recordings
 """
@@ -35,8 +35,8 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 BESIDE_ARITHMETIC = {True: 1.59, False: 1.27}
-"""Energy of all core events divided by the energy of the arithmetic, in large matmuls (median of ten GPUs). The key is
-True on tensor cores."""
+"""Energy of all core events divided by the energy of the arithmetic, in large matmuls with tensor cores (True) and
+without tensor cores (False). The values are medians of ten GPUs."""
 _FLOPS = 2.0 * 8192.0**3
 
 
@@ -51,7 +51,7 @@ def sustained_flops(gpu: GPU, dtype: str) -> float:
 
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Plain data types (not formats of `FORMATS`) to which backends quantize the activations in each call."""
+"""Data types outside of `FORMATS` to which each call of a backend first quantizes the activations."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Timing:
     launch_clk: float
     """Clocks of an empty launch with this timing."""
     working_sets: float
-    """Number of copies of the weights that the timed loop reads in turn. Infinity means that L2 was flushed between
-    calls."""
+    """Number of copies of the weights that the timed loop reads in turn. Infinity means that no call finds its weights
+    in L2, because L2 is flushed between calls."""
     sustained: bool = False
     """Whether the bound assumes the clock that large matmuls sustain under the power limit."""
     alone: bool = False
@@ -107,7 +107,7 @@ class Timing:
 
 
 GRAPH = Timing(3400.0, 10.0)
-"""Timing of CUDA graphs of launches that read separate weights, fitted to recordings of A100, L40S and H200."""
+"""Timing of launches in a CUDA graph, each with its own weights. Fitted to recordings of A100, L40S and H200."""
 FLUSHED = Timing(9000.0, np.inf)
 """Timing of one launch between two events after a flush of L2. The shortest time on an A100 is 6.6 us."""
 FLASH = Timing(15000.0, 1.0)
@@ -138,7 +138,7 @@ class Bound:
     log_sizes: range
     """Rows of `table` with the base-2 logarithms of the sizes in `Features.DIMS`."""
     work_s: Array | None = None
-    """Seconds of work on the GPU without the host's time, or None if calls were timed in a stream."""
+    """Seconds of GPU work without the host's time. None if calls were timed in a stream or a CUDA graph."""
 
     @classmethod
     def of(cls, in_engine: Any) -> "Bound":
@@ -215,8 +215,8 @@ def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
 def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
-    """Return (lower bound, features) of N problems. The features are arrays (N,), keyed by name. `dims` is the sizes of
-    each dimension, (N,) each."""
+    """Return (lower bound, features) of N problems. The features are arrays of shape (N,), keyed by name. `dims`
+    contains the problems' sizes in the same form, keyed by dimension."""
     module = features_of(op)
     sizes = np.array([dims[name] for name in module.DIMS], dtype=float)
     bound = module.bound(device_of(gpu, dtype, timing), sizes, layout)
@@ -235,8 +235,7 @@ def device_of(gpu: GPU, dtype: str, timing: Timing) -> "Device":
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Return the features that trees use to predict power, but not time: log2 of the fraction of the latency for which
-    each resource is busy."""
+    """Return log2(busy time / latency) of each resource. Trees use these features to predict power, but not time."""
     return {
         f"share.used.{name}": np.log2(np.maximum(seconds / latency_s, query.LEAST_SHARE))
         for name, seconds in bound.parts.items()
@@ -266,7 +265,7 @@ class Device:
 
     @cached_property
     def products(self) -> dict[str, Any]:
-        """Return a cache for the engine objects that `features.matmul` prepares, keyed by layout."""
+        """Return a cache of the engine's matmul timers, keyed by layout. `features.matmul` fills the cache."""
         return {}
 
     @cached_property

@@ -1,8 +1,8 @@
 """Compact boosted trees for shipped models: small files that load quickly.
 
-A split is stored in two bytes: the indices of the feature and of one of at most 256 thresholds. A leaf is stored in one
-byte, as one of 256 values between the minimum and the maximum leaf of the tree. This rounding changes the sum of 200
-trees by about 0.001.
+A split is stored in two bytes: one selects the feature, and the other selects one of at most 256 thresholds. A leaf is
+stored in one byte, as one of 256 values between the minimum and the maximum leaf of the tree. Rounding the leaves
+changes the sum of 200 trees by about 0.001.
 """
 
 import zlib
@@ -48,7 +48,7 @@ class CompactTrees:
     """Number of splits on the longest path from a root to a leaf."""
 
     def predict(self, matrix: Array) -> Array:
-        """Return the prediction for each row of a matrix (C, F) without missing values, (C,)."""
+        """Return one prediction per row of a matrix of shape (C, F) without missing values."""
         predicted = np.empty(len(matrix))
         self.in_engine.predict(np.asarray(matrix, dtype=np.float32), predicted)
         return predicted

@@ -1,8 +1,8 @@
 """Baselines of matvecs, and of matmuls with bias, activation or padded rows, derived from those of plain matmuls.
 
-Backends are assumed to fuse a bias and an activation into the matmul's kernel. The additional time is that of the
-analytical model. The lower end of an interval assumes that the matmul hides this time. The upper end assumes a second
-kernel that reads and writes the result once more.
+Backends are assumed to fuse a bias and an activation into the matmul's kernel. The analytical model predicts the
+additional time. The lower end of an interval assumes that the matmul hides the additional time. The upper end assumes a
+second kernel that reads and writes the result once more.
 """
 
 from dataclasses import replace
@@ -47,7 +47,7 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)
     core_s, moved = 0.0, 0.0
-    # `as_recorded` keeps the conversion of 8-bit results, so its cost cancels out in the difference.
+    # Both problems convert 8-bit results, so subtraction removes the cost of the conversion.
     for each, sign in ((problem, 1.0), (as_recorded(problem), -1.0)):
         cost = epilogue(gpu, power, each)
         if cost is not None:
@@ -57,7 +57,7 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 _MULTIPLES = (8, 64)
-"""Alignments, in elements, to which the rows of a matmul can be padded: 16 bytes in 16-bit types, and a tile."""
+"""Numbers of elements to a multiple of which rows can be padded: 8 (16 bytes in 16-bit types) and 64 (a tile)."""
 
 
 @lru_cache(maxsize=256)

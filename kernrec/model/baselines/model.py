@@ -58,8 +58,7 @@ class GpuVendorModel:
         self._nearest: dict[tuple[str, str], list[Kind]] = {}
         """Cached results of `_kinds`, keyed by data type and layout."""
         self._timed: OrderedDict[Problem, list[tuple[Timed, int]]] = OrderedDict()
-        """Cached times, keyed by problem. Each pair contains the times of several problems, and the index of this
-        problem."""
+        """Cached times, keyed by problem: pairs of the times of several problems, and the key's index among them."""
 
     def superseded(self, problem: Problem) -> frozenset[str]:
         """Return the superseded versions of backends that were recorded on the GPU, such as `vLLM@0.14.0`."""
@@ -99,7 +98,7 @@ class GpuVendorModel:
             yield from (timed.latency(number, place) for place in range(len(timed.reader.backends)))
 
     def _timed_form(self, problem: Problem) -> Problem:
-        """Predict the times of a problem's recorded form, and return this form."""
+        """Return `as_recorded(problem)`, after its times are in the cache."""
         if (plain := as_recorded(problem)) not in self._timed:
             self.time([plain])
         return plain
@@ -143,7 +142,7 @@ class GpuVendorModel:
         taken: tuple[str, ...] = ()
         chosen: list[tuple[Kind, tuple[str, ...]]] = []
         sizes = problem.sizes
-        # For f32 matmuls with few rows or columns, `physics` is more accurate than the few recordings.
+        # For f32 matmuls with few rows or columns, predictions without recordings are more accurate (module `physics`).
         if self.op == "matmul" and problem.dtype == "f32" and is_matvec(sizes):
             return chosen
         for kind in self._kinds(problem):

@@ -1,8 +1,8 @@
 """Transfer the prediction for a backend to another power limit or clock.
 
 The predicted time is split in proportion to the parts of the roofline. Arithmetic and L2 follow the core clock. DRAM
-and the start of a launch do not. `PowerModel.apply_power_limit` computes time and power of such a launch at both
-operating points. Their ratios scale the prediction.
+and the start of a launch do not. `PowerModel.apply_power_limit` computes time and power of a launch with these parts at
+both operating points. The prediction is multiplied by the ratios of both results.
 
 All backends share one energy of core events for a problem: the median of their energies without static power and DRAM.
 `_core_energy` keeps this median within limits.
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from kernrec.model.baselines.bound import BaselinePrediction
 
 CAPPED = 0.95
-"""Minimum fraction of the power limit at which a predicted power counts as limited."""
+"""Fraction of the power limit above which a predicted power means that the limit slows the call down."""
 REACHED = 0.9
 """Maximum fraction of the arithmetic rate at the actual clock that a backend is assumed to reach."""
 EXTRAPOLATED = 0.6
 """Standard deviation of a transfer's error, as a fraction of the change in log(time). The value is the median
 over nine changes of the power limit (matmul_tf32_limits_rtx3090.csv)."""
 MODELLED = 1.35
-"""Half-width, as a factor, of the 90 % interval of a power from the power model (`tools/evidence power`)."""
+"""Ratio of the upper end of a 90 % interval to a power that the power model predicts (`tools/evidence power`)."""
 _ROUNDS = 40
 
 
@@ -101,8 +101,8 @@ def raised(latency: Estimate, least_s: float) -> Estimate:
 
 
 def roof_s(problem: Problem, gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None) -> float:
-    """Return the minimum time in seconds that any backend needs for a problem. It is 0 if only bytes bound the time,
-    and all bytes fit in L2."""
+    """Return the minimum time in seconds that any backend needs for a problem. The minimum is 0 if all bytes fit in L2,
+    and the op has no minimum number of operations."""
     setting = PowerModel.for_gpu(gpu).setting(((limit_w, clock_hz),))  # Check the limit and clock of every problem.
     costs = ideal_launch(gpu, problem.op, problem.dtype).costs(problem)
     seconds: float = setting.latency_s(costs) if any(costs) else 0.0
@@ -154,8 +154,8 @@ def _core_energy(
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # The arithmetic took no longer than the call, so the clock was at least `least_hz`. At this lowest clock, the
-        # power limit permits the most energy.
+        # Below `least_hz`, the arithmetic would take longer than the call. A clock of `least_hz` leaves the most power
+        # for core events, so it yields an upper limit of their energy.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _core_energy_in_call(each, gpu.tdp_w, least_hz, gpu))
@@ -243,16 +243,15 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
-    """Return the minimum seconds of each of N repeated calls with `flops` operations and `moved` compulsory bytes,
-    (N,)."""
+    """Return the minimum seconds of a repeated call with `flops` operations and `moved` compulsory bytes."""
     # L2 is assumed to keep as much data of the previous call as fits.
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
 
 
 def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
-    """Return (minimum number of operations, compulsory bytes) of a problem. `kernel` is the names of the kernels that
-    ran, or None if unknown."""
+    """Return (minimum number of operations, compulsory bytes) of a problem. `kernel` names the kernels that ran, or is
+    None."""
     if problem.op == "moe" and problem.sizes["routing"]:
         return _uneven(problem)
     # Some kernels of cuDNN need fewer multiplications than others.

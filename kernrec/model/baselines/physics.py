@@ -39,9 +39,9 @@ _PASSES = {"layernorm": 2, "rmsnorm": 2, "softmax": 3, "reduce": 1}
 _WAIT_S = 0.6e-6
 """Seconds that a block waits for a load from DRAM."""
 _ATTENTION_SHARE = {True: 0.55, False: 0.35}
-"""Fraction of the data sheet's rate that attention reaches. The key is True on tensor cores."""
+"""Fraction of the data sheet's rate that attention reaches with tensor cores (True) and without them (False)."""
 _CONVOLUTION = {True: 1.2, False: 1.0}
-"""Time of a convolution relative to a plain matmul of the same size. The key is True on tensor cores."""
+"""Time of a convolution relative to a matmul of the same size, with tensor cores (True) and without them (False)."""
 _WINOGRAD = 0.55
 """Time of a 3x3 convolution by Winograd's algorithm relative to an implicit matmul, outside of tensor cores."""
 _WINOGRAD_CHANNELS = 32

@@ -7,8 +7,8 @@ the time of a call in a stream of calls or a CUDA graph:
 
 Here, `start` is the start of a launch, `call` is the recorded time, and `floor` is the time of an empty call. `work` is
 the lower bound times a ratio that was fitted to the recordings. The GPU's work hides part of the floor, and longer work
-hides more. For a call of twice the floor, half of the floor remains (additions of large tensors on A100, V100, T4 and
-P4). The interval is wide, because short calls do not show how long the GPU worked.
+hides more. For example, a call of 2 `floor` becomes `start` + 1.5 `floor`. The formula agrees with additions of large
+tensors on A100, V100, T4 and P4. The interval is wide, because short calls do not show how long the GPU worked.
 """
 
 from collections.abc import Callable, Mapping
@@ -151,8 +151,8 @@ class SetModel:
     """Power model that the trees correct, keyed by recorded GPU. If None, trees correct the power limit."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether a problem has an unrecorded size where only a few sizes were recorded."""
-        # Without a grid, a matmul counts as unrecorded if 16-bit kernels cannot load 16 bytes at a time.
+        """Return whether a problem has an unrecorded size in a dimension of `RecordedSet.grid`."""
+        # If a matmul set has no grid, rows that are not multiples of 16 bytes in 16-bit types count as unrecorded.
         if not self._grid and self.recorded.case == "product":
             return bool(sizes["n"] % 8 or sizes["k"] % 8)
         return any(sizes[name] not in recorded for name, recorded in self._grid)

@@ -38,8 +38,8 @@ _FAMILY = {"sm_103": "sm_100"}
 _USED = tuple(f"share.used.{part}" for part in PARTS)
 _NONE = np.empty((0, 1, 1))
 _FARTHEST = {"elementwise": 1 << 20}
-"""Largest number of items (rows, images or sequences) for which the trees are evaluated, keyed by op. A backend can pad
-a problem, so the predicted time for more items limits the time for fewer items."""
+"""Largest number of items (rows, images or sequences) to which problems are padded, keyed by op. The time of a padded
+problem is an upper limit for the original problem, because backends can pad, too."""
 _FARTHEST_ELSE = 1 << 14
 
 
@@ -73,7 +73,7 @@ class Reader:
         return factors
 
     def predicted(self, value: float, factor: float, most: float) -> Estimate:
-        """Return an estimate with the interval from `value / factor` to `value * factor`, but at most `most`."""
+        """Return an estimate with the interval from `value / factor` to the smaller of `value * factor` and `most`."""
         source = Source.TRANSFERRED if self.transferred else Source.LEARNED
         return Estimate(value, value / factor, min(value * factor, most), source)
 
@@ -142,8 +142,8 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (dimension that counts items, dimension that counts items in batched problems, maximum number of
-        items). Items are rows, images or sequences. A dimension is an index in `DIMS`, or -1 if there is none."""
+        """Return (dimension to pad, dimension to pad if there is a batch, maximum size after padding). A dimension is
+        an index in `DIMS`, or -1 if there is none to pad."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -246,7 +246,7 @@ class Timed:
     reader: Reader
     """Trees that predicted the times."""
     more: Any
-    """Engine's `MoreItems`: the problems, and the same problems with more items, which limit their times."""
+    """Engine's `MoreItems`: the problems and their padded variants, which limit the problems' times."""
     in_engine: Any
     """Engine's `BackendTimes`."""
     off_grid: list[bool]
@@ -280,8 +280,8 @@ class Timed:
 
     @cached_property
     def power(self) -> tuple[Reader, Array, list[float]] | None:
-        """Return (trees, powers in watts (S, N), factor from a power to either end of its interval for each problem).
-        Return None if no power was recorded."""
+        """Return (trees, watts of shape (S, N), ratio of the upper interval end to the power for each problem), or None
+        if no power was recorded."""
         chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None
@@ -300,7 +300,7 @@ class Timed:
 
         `place` is the index of the backend. -1 selects the fastest backend.
         """
-        # The conversion `in_a_stream` keeps the order of the backends.
+        # The conversion `in_a_stream` does not change which backend is fastest.
         place, seconds, launch_s, work_s = self.in_engine.of(place, number)
         call = self.reader.predicted(seconds, self.factors[number], inf)
         if (floor := self.kind.floor) is None:

@@ -25,10 +25,10 @@ MOST_ROWS = 1000
 """Maximum number of measurements in a fit. If there are more, evenly spaced measurements are selected."""
 FEW_ROWS = 32
 """Maximum number of measurements for which all features share one length scale."""
-_OFFSET_PRIOR = 0.5  # The offset is shrunk toward zero with the weight of this many measurements.
+_OFFSET_PRIOR = 0.5  # Weight of the assumption that the offset is zero, as a number of measurements.
 _LENGTHS = (0.35, 0.7, 1.0, 1.8, 3.0)
 _NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # Candidate values of noise variance divided by signal variance.
-_RELEVANCE_SPREAD = 0.5  # Standard deviation of the prior of the log relevances.
+_RELEVANCE_SPREAD = 0.5  # Standard deviation of log relevances before any measurement.
 _RELEVANCE_ROWS = 300  # Maximum number of rows to which relevances are fitted, to limit the time.
 _STEPS = 25  # Number of optimization steps that fit the relevances.
 
@@ -122,8 +122,8 @@ def _relevance(rows: Array, error: Array) -> Array:
 
 
 def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tuple[float, Array]:
-    """Return (negative log posterior, its gradient). `parameters` (2 + F,) is the logarithms of noise, length scale and
-    relevances. `apart` (F, M * M) is the squared difference between every two rows in each feature."""
+    """Return (negative log posterior, its gradient). `parameters` contains the logarithms of noise, length scale and F
+    relevances. `apart` contains the squared differences between all pairs of rows, array of shape (F, M * M)."""
     count = len(error)
     noise, length, relevance = np.exp(parameters[0]), parameters[1], parameters[2:]
     share = np.exp(2.0 * (relevance - length))

@@ -4,12 +4,12 @@ Rows of one problem have correlated errors, so the exchangeable unit is the prob
 the unit is the GPU or kernel. The residual of a row comes from a model whose training and selection excluded the row's
 group. The logarithm of the interval's factor is a quantile of |log(measured / predicted)| over all groups with equal
 weights (pooled CDF of hierarchical conformal prediction: Dunn, Wasserman, Ramdas, "Distribution-free prediction sets
-for two-layer hierarchical models", JASA 2022, section 3.2). The paper adds a group with unbounded errors. With a dozen
-groups, unbounded errors would make intervals too wide. Here, the errors of the additional group are half-normal, like
-the analytical model's errors.
+for two-layer hierarchical models", JASA 2022, section 3.2). The paper adds one more group, whose errors are infinite.
+kernrec also adds a group, but its errors are half-normal like the errors of the analytical model, because infinite
+errors would make intervals too wide.
 
-A 90 % interval needs 9 groups and the additional group. Missing groups are assumed to have the errors of the analytical
-model. Reports mark such an interval as `pooled`.
+A 90 % interval needs 9 measured groups and the added group. Errors of the analytical model replace missing groups.
+Reports mark an interval with replaced groups as `pooled`.
 
 An interval widens with the distance d of a candidate from the training data (`Extent.distance`). Its logarithmic
 half-width is
@@ -38,7 +38,7 @@ Array = np.ndarray
 _LEAST_SPREAD = 0.05
 """Standard deviation below which a feature counts as constant."""
 _UNIT_SPREAD = 1.0
-"""Standard deviation assumed for a constant feature. For a base-2 logarithm, this is a factor of two."""
+"""Standard deviation assumed for a constant feature: a factor of two if the feature is a base-2 logarithm."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,10 @@ class Extent:
         return cls(low, high, np.where(some, spread, np.inf), part)
 
     def distance(self, matrix: Array) -> Array:
-        """Return the distance of C candidates with features (C, F) from the training data, (C,).
+        """Return the distance of each candidate (row of features) from the training data.
 
-        A candidate within all ranges has the distance 0. Other candidates have the distance log(1 + r) / 2. Here, r is
-        the distance of the features from their ranges in standard deviations, as a root mean square over a group of
-        features.
+        The distance is log(1 + r) / 2, where r is a root mean square over a group of features. Each feature contributes
+        its distance from the range, divided by the standard deviation. Within all ranges, r is 0.
         """
         distances = np.empty(len(matrix))
         # The group with the largest distance counts. A mean over all features would hide a change of few features.
@@ -206,8 +205,8 @@ def _width_needed(error: Array, distance: Array) -> Array:
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """Return the smallest width that covers the fraction `level` of the rows and errors of the analytical model.
-    `score` (N,) is the width that each row needs, ascending, and `share` (N,) the cumulative weight of the rows."""
+    """Return the smallest width that covers the fraction `level` of all errors, including assumed errors (weight
+    `prior_weight`). `score` lists the widths that rows need, ascending, and `share` the cumulative weights of rows."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))

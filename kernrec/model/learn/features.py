@@ -80,15 +80,14 @@ QUANTITIES = (
     "max(flops, 1)", "compute_s", "traffic_s", "roofline_s", "warps", "lanes", "all_threads",
     "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
 )  # fmt: skip
-"""Names of the inputs, properties of the GPU, and derived quantities. Features are ratios of these quantities. Times,
-energies and powers are the analytical model's results for all launches of a config. Other inputs describe only the
-longest launch.
+"""Names of the inputs, properties of the GPU, and derived quantities. Features are ratios of these quantities.
 
-- `clocked_j` (under the power limit) and `core_j` (at nominal voltage) are energies of core events. `wait_s` is the
-  time that blocks wait for latencies. `l2_s` and `dram_s` are the times of the traffic at full bandwidth. `core_s`
-  scales with the core clock, and `fixed_s` is the overhead of launches.
-- `threads` and `shared_bytes` count for a block, and `registers` for a thread. `resident` is the number of blocks that
-  an SM can hold at the same time.
+- The analytical model predicts times, energies and powers, summed over all launches of a config. `clocked_j` (under the
+  power limit) and `core_j` (at nominal voltage) are energies of core events. While `wait_s` passes, blocks wait for
+  memory, barriers or results. `l2_s` and `dram_s` are the times of the traffic at full bandwidth. `core_s` scales with
+  the core clock, and `fixed_s` is the overhead of launches.
+- Sizes and counts describe the longest launch: `threads` and `shared_bytes` of a block, and `registers` of a thread.
+  `resident` is the number of blocks that an SM can hold at the same time.
 - `compute_s` (at the f32 peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel.
   `roofline_s` is the larger bound. `lanes` is the number of lanes in a block's warps. `waves` is the number of rounds
   in which the SMs run the blocks, and `rounds` is `waves` rounded up to an integer.
@@ -109,11 +108,11 @@ class ModelInputs:
 
     @classmethod
     def of(cls, gpu: GPU, tunables: Mapping[str, Array], count: int, **quantities: float | Array) -> "ModelInputs":
-        """Create the inputs of `count` candidates from their known quantities."""
+        """Create the inputs of `count` candidates. Quantities without a keyword argument are NaN (unknown)."""
         return cls(gpu, np.full((len(QUANTITIES), count), np.nan), tunables).changed(**quantities)
 
     def changed(self, **quantities: float | Array) -> "ModelInputs":
-        """Return a copy in which `quantities` replace the previous values."""
+        """Return a copy in which each keyword argument replaces the quantity with its name."""
         rows = self.quantities.copy()
         for name, values in quantities.items():
             rows[_ROWS[name]] = values
@@ -206,7 +205,7 @@ def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: in
 
 
 def plan_of(gpu: GPU, columns: Sequence[str]) -> Any:
-    """Return an engine object that computes the features in `columns` that are not tunables."""
+    """Return an engine object that computes all features in `columns` except tunables."""
     limits = gpu.limits
     figures = (
         1.0, gpu.sms, limits.max_warps_per_sm, limits.max_registers_per_thread, limits.smem_per_sm, gpu.tdp_w,

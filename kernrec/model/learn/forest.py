@@ -25,9 +25,9 @@ _MOST_FEATURES = (1 << 15) - 1  # A column index has two bytes, one bit of which
 
 @dataclass(frozen=True)
 class Forest:
-    """Complete binary trees with L levels of splits over F features. T is the number of trees, rounded up to a multiple
-    of eight with empty trees. Nodes are stored level by level, and tree by tree within a level. The root of tree t is
-    node t. The children of node n are nodes 2 n + T and 2 n + T + 1."""
+    """Complete binary trees with L levels of splits over F features. Empty trees are added until the number of trees T
+    is a multiple of eight. Nodes are stored level by level, and tree by tree within a level. The root of tree t is node
+    t. The children of node n are nodes 2 n + T and 2 n + T + 1."""
 
     features: int
     trees: int
@@ -86,7 +86,7 @@ class Forest:
             raise ValueError("levels of wrong lengths")
         if splits and self.column.max() >= 2 * self.features:
             raise ValueError("a split on a feature that does not exist")
-        # Thresholds below a leaf are +inf. The comparison with -inf also rejects NaN.
+        # Accept +inf, because copies of a leaf have this threshold. Reject -inf and NaN.
         if not (self.value[:splits] > -np.inf).all():
             raise ValueError("a threshold that is not finite")
         if not (abs(self.base) <= _LARGEST and (np.abs(self.value[splits:]) <= _LARGEST).all()):

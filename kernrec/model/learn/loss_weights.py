@@ -1,4 +1,4 @@
-"""Weights of the training loss: a config counts more, the closer its cost is to the lowest cost for the problem.
+"""Weights of the training loss: configs near the lowest cost for their problem count most.
 
 A recommendation must rank the best configs correctly, so the squared error of a row is weighted with
 
@@ -6,7 +6,7 @@ A recommendation must rank the best configs correctly, so the squared error of a
 
 where `best` is the lowest cost that was measured for the same problem, GPU and quantity (latency or power). Ansor
 (Zheng et al., OSDI 2020, section 5.2) and TVM's MetaSchedule (`xgb_model.py`) use this formula with exponent 1. The
-weights of each problem's rows have a mean of 1, so that a problem counts by its number of rows.
+weights of each problem's rows have a mean of 1.
 
 The exponents 0 (no weights), 0.5, 1 and 2 were compared on one recorded search space and two GPUs. All have the same
 rank correlation, and 1 has lower median errors than 0. There is too little data to prefer 2.

@@ -25,8 +25,7 @@ Array = np.ndarray
 def least_seconds(inputs: ModelInputs) -> Array:
     """Return the minimum time of each of C candidates in seconds, (C,)."""
     gpu, seconds = inputs.gpu, np.empty(len(inputs))
-    # Blocks run in the modeled number of rounds, and arithmetic at the clock under the power limit. Unknown parts of
-    # the time count as zero.
+    # The minimum uses the predicted clock and the predicted number of rounds of blocks. Unknown parts count as zero.
     query.least_seconds(inputs.quantities, gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
     return seconds
 
@@ -109,7 +108,7 @@ class Model:
 
 
 ANALYTICAL = " of the analytical model"
-"""Part of the names of the analytical model's scores."""
+"""Words in a score's name which say that the score rates the analytical model."""
 
 
 def learned_model(
@@ -155,10 +154,10 @@ def transfer_score(kind: str, by: str = "") -> str:
 
 
 def difference_score(kind: str, by: str = "") -> str:
-    """Return the name of the score for the median error of latency differences between a problem's configs."""
+    """Return the name of a score: the median error of latency differences between configs of one problem."""
     return f"median error of differences{by} on held-out {kind}s"
 
 
 def top1_score(by: str) -> str:
-    """Return the name of the score for the efficiency of the top recommendation on held-out GPUs."""
+    """Return the name of a score: the best time divided by the top recommendation's time, on held-out GPUs."""
     return f"efficiency@1{by} on held-out GPUs"

@@ -113,7 +113,7 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
             " run `kernrec train` again"
         )
     _check_complete(path, card)
-    # Model cards of kernrec 0.1 call the analytical model the prior.
+    # In model cards of kernrec 0.1, "the prior" means the analytical model.
     card["scores"] = {name.replace(" of the prior", ANALYTICAL): value for name, value in card["scores"].items()}
     try:
         texts = [*card["gpus"], *card["ops"], *card["kernels"], *card["kernels"].values()]

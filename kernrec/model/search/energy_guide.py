@@ -23,8 +23,8 @@ ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
 """Maximum number of energy measurements in a later round, and the same limit as a fraction of all measured energies.
 The larger limit applies."""
 _RISK_FACTOR = 1.5
-"""Number of interval half-widths by which a config's expected cost may exceed the best cost. Configs beyond this limit
-are not measured. With 1, the search often misses the config of lowest energy (`tools/evidence search`)."""
+"""Maximum distance of a config's expected cost from the best cost, in half-widths of its interval. Configs beyond the
+maximum are not measured. With 1, the search often misses the config of lowest energy (`tools/evidence search`)."""
 
 
 LEVEL = 0.9
@@ -32,7 +32,8 @@ LEVEL = 0.9
 _PRIOR_WEIGHT = 10.0
 """Weight of the assumption that errors are normally distributed, as a number of measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Scale of the latency coordinate. Two random configs are as far apart in latency as in all tunables together."""
+"""Weight of the latency in the distance between two configs. Between random configs, latencies contribute as much to
+the distance as all tunables together."""
 
 
 class PowerModel:
@@ -60,7 +61,7 @@ def _conformal(scores: Array) -> float:
     half-normal distribution."""
     count = len(scores) + _PRIOR_WEIGHT
     order = np.sort(scores)
-    # `share` is the fraction of all errors, measured and assumed, that are at most each score.
+    # For each score, compute the fraction of measured and assumed errors that do not exceed the score.
     prior = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
     share = (_PRIOR_WEIGHT * prior + np.arange(1, len(order) + 1)) / (count + 1.0)
     above = np.flatnonzero(share >= LEVEL)

@@ -21,8 +21,8 @@ FIRST, FIRST_COLD = 15, 10
 """Number of measurements before the first fit, with and without predicted latencies. Without predictions, 10 random
 configs led to the best results (`tools/evidence search`)."""
 _BATCH, _BATCH_SHARE = 5, 0.1
-"""Minimum number of configs in a batch, and size of a batch as a fraction of the measured configs. Smaller batches did
-not find the best config sooner (`tools/evidence search`), and larger batches can be compiled ahead."""
+"""Minimum number of configs in a batch, and the same minimum as a fraction of the measured configs. Smaller batches did
+not find the best config sooner (`tools/evidence search`). With larger batches, more configs compile in advance."""
 _FITTED = 256
 """Maximum number of measurements for a fit. Half of them are the fastest configs, and the others are random."""
 SCORED = 20_000
@@ -109,7 +109,7 @@ class ExpectedImprovement:
             position = int(np.lexsort((expected[promising], -gain))[0])
             chosen.append(position)
             free[position] = False
-            # Assume that the chosen config gives its expected result. The result then changes only variances.
+            # Assume that the chosen config will cost what is expected, so only variances change.
             column = covariance[:, position]
             covariance = covariance - np.outer(column, column) / (column[position] + process.noise)
         batch_first = np.concatenate((promising[chosen], by_gain))
@@ -174,7 +174,7 @@ class ObjectiveSearch(ABC):
 
     @abstractmethod
     def energy_round(self) -> list[int]:
-        """Return the configs to measure energy for next, most important first."""
+        """Return the configs whose energy to measure next, most important first."""
 
     def tell_latency(self, config: int, latency_s: float | None) -> None:
         """Record the measured latency of a config in seconds, or None if the config failed."""

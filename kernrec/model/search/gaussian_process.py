@@ -1,6 +1,7 @@
 """Gaussian process over configs, and the space of configs that a search explores.
 
-    covariance   signal * Matern 5/2 of the distance r, with r^2 = sum over tunables of relevance * squared distance
+    covariance   signal * Matern 5/2 of the distance r
+    r^2          sum of the squared distances in each tunable, weighted by the tunable's relevance
 
 The process learns which tunables matter. Its hyperparameters maximize the posterior probability (Rasmussen and
 Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.1). They have log-normal priors, so that a few
@@ -37,7 +38,7 @@ class Hyperparameters:
     """Hyperparameters of a Gaussian process."""
 
     relevance: Array
-    """Relevance of each group of coordinates, (G,)."""
+    """Relevance of each group of coordinates in `Points`, array of shape (G,)."""
     noise: float
     """Ratio of the noise variance to the signal variance."""
     signal: float
@@ -84,8 +85,8 @@ class GaussianProcess:
         return self.hyperparameters.signal * _matern(squared_distances(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
-        """Return (scaled coordinates of C points, covariance K (C, M) of these points with the known values, L^-1 K^T
-        (M, C) for the Cholesky factor L of the known values' covariance)."""
+        """Return (scaled coordinates of C points, K, L^-1 K^T). K, of shape (C, M), is the covariance of the points
+        with the known values. L is the Cholesky factor of the known values' covariance."""
         embedded = points.coordinates * self._weights
         across = self._between(embedded, self._embedded)
         solved = self._linear.solve_triangular(self._factor, across.T, lower=True, check_finite=False)
@@ -149,7 +150,7 @@ _OFFSPRING, _MUTATIONS = 2000, 1.5
 _MOST_CHOICES = 32
 """Maximum number of values of a categorical tunable. A tunable with more values is numerical."""
 _GENERATIONS = 8
-"""Maximum number of attempts to breed enough offspring. Many children may not be configs of the space."""
+"""Maximum number of attempts to breed enough offspring. Children that the space does not contain are discarded."""
 FEWEST = 20
 """Minimum number of predictions from which `completed_predictions` fills gaps."""
 _FITTED = 300

@@ -41,7 +41,7 @@ class GeneticSearch(ObjectiveSearch):
         super().__init__(space, weights)
         self._draw = np.random.default_rng(seed)
         self._expected_s: dict[int, float] = {}  # Predicted log latency of each config of the last round
-        self._expected_j: dict[int, float] = {}  # Predicted log energy of each config of the last energy measurements
+        self._expected_j: dict[int, float] = {}  # Predicted log energy of each config of the last energy round
 
     def latency_round(self) -> list[int]:
         left = np.ones(len(self.space), dtype=bool)

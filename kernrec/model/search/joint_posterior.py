@@ -13,10 +13,10 @@ w (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sect
 of errors: its errors are a Student-t process with `DEGREES` degrees of freedom (Shah, Wilson, Ghahramani, "Student-t
 processes as alternatives to Gaussian processes", 2014).
 
-    expected regret   E[cost of the current choice - cost of the best contender], limited to the reach (`LEAST_REACH`)
-    gain              expected reduction of a problem's weighted regret by a measurement: the knowledge gradient with
-                      correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for correlated normal
-                      beliefs", 2009)
+    regret            cost of the current choice - cost of the best contender, but at most the reach (`LEAST_REACH`)
+    gain              reduction of the weighted expected regret that a measurement is expected to bring: the knowledge
+                      gradient with correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for
+                      correlated normal beliefs", 2009)
 
 Costs are natural logarithms, so a regret of 0.02 means 2 % above the best cost.
 """
@@ -54,15 +54,15 @@ _SCALE_PRIOR = 20.0
 _NEVER = 20.0
 """Difference in log cost between a contender that cannot run and all others."""
 LEAST_REACH = 0.13
-"""Smallest reach. The reach is the largest assumed difference between the log costs of the current choice and of the
-best contender. Without the reach, the tails of many slow contenders would dominate the regret (`tools/evidence
-refine`)."""
+"""Lower limit of a problem's reach. The reach is an assumed limit: the log cost of the current choice exceeds the log
+cost of the best contender by at most the reach. Without a limit, the tails of many slow contenders would dominate the
+regret (`tools/evidence refine`)."""
 MISJUDGED = 0.04
-"""Probability that a problem's choice is worse than the best contender by the reach, assumed until the problem has two
-measurements (`tools/evidence refine`)."""
+"""Assumed probability that a problem's regret equals the reach, if the problem has fewer than two measurements
+(`tools/evidence refine`)."""
 _OVERLOOKED = math.log(2.0)
-"""Log loss that `JointPosterior.regret_bound` allows for one misjudged problem. On a recorded H100, the predicted best
-choice took more than twice as long as the best."""
+"""Regret that is assumed for one misjudged problem. On a recorded H100, the config that was predicted to be the best
+took more than twice as long as the best config."""
 _ROUNDS = 10
 _DRAWS = 512
 """Number of draws from a problem's posterior for its expected regret."""
@@ -108,12 +108,11 @@ class _Block:
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
-        self.expected = contenders.expected  # `relearn` replaces this prediction by a corrected one.
+        self.expected = contenders.expected  # Predicted log costs, which `relearn` corrects
         self.measured: list[Measured] = []
         self.excluded: list[int] = []  # Contenders that cannot be chosen
         self.given_up: set[int] = set()  # Contenders that must not be measured
-        # Sum of squared deviations of measurements from their expectation, except for the first measurement. The unit
-        # of a deviation is its standard deviation at scale 1.
+        # Sum over all measurements except the first: squared deviation from the expectation / its variance at scale 1.
         self.surprise = 0.0
         self.scale = scale
         self._correlation = SMOOTH * matern(contenders.coordinates, contenders.coordinates, _LENGTH)
@@ -197,7 +196,7 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Add a measurement of a problem, and note in `record` how the regret changed."""
+        """Add a measurement of a problem. Record how much the expected regret fell and the choice improved."""
         before, _ = self._stated_regret(problem, self._random_costs(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
@@ -336,8 +335,8 @@ class JointPosterior:
         standard deviation of a measured log cost."""
         mean, covariance = self.expectation(problem)
         weight = self.contenders(problem).weight
-        # The distance of a cost to the hardware's limit is assumed to be exponentially distributed. On average, the
-        # smallest of n distances is 1/n of a single distance, so n measurements divide the reach by n.
+        # The best of n measured costs is closer to the hardware's limit than a single cost: n times closer on average,
+        # if distances to the limit are exponentially distributed. So divide the reach by n.
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         taken = {row.contender for row in self.measured(problem)} | self._blocks[problem].given_up
         chosen: list[tuple[int, float]] = []
@@ -363,11 +362,12 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """Return how much each measurement is expected to reduce the log cost of the choice, (measurements,).
+    """Return the expected reduction of the choice's log cost by each possible measurement.
 
     Args:
         mean: Expected log costs of the contenders, (C,).
-        moves: Changes of `mean` if a result exceeds its expectation by the scale of Student's t, (C, measurements).
+        moves: Changes of `mean` (row) if the result of a measurement (column) exceeds its expectation by one scale of
+            Student's t, array of shape (C, measurements).
         reach: Maximum reduction.
     """
     choice = int(mean.argmin())

@@ -25,7 +25,7 @@ SEARCHES, WRONG = 14, 0
 """Number of test searches in recorded spaces, and number of searches that missed the best config by more than
 `MARGIN`."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
-"""Range of the number of random configs at the start, and this number as a fraction of the space."""
+"""Number of random configs at the start: the range, and the fraction of the space that applies within the range."""
 _BATCH, _BATCH_SHARE = 32, 0.1
 """Maximum number of configs between two fits, and the same limit as a fraction of the tried configs. The larger limit
 applies."""
@@ -52,7 +52,7 @@ class PartialSearch:
     constructor raises `KernrecError` if scikit-learn is not installed."""
 
     def __init__(self, tunables: Array, seed: int = 0, spreads: float = SPREADS) -> None:
-        """Prepare a space. `tunables` is the values of the T tunables of each config, (C, T)."""
+        """Prepare a space. `tunables` has a row for each config and a column for each tunable."""
         self._ensemble: Any = import_optional(
             "sklearn.ensemble",
             "choosing which configs of a large space to profile (`--effort exhaustive` profiles all)",
@@ -99,8 +99,8 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Train trees on the configs `ran` and their log costs `log`. Return (mean, standard deviation) of the
-        predictions for the configs `rest`, (rest, criteria) each."""
+        """Train trees on the configs `ran` and their log costs `log`. Return (means, standard deviations) of the
+        predicted `criteria` of the configs `rest`, with a row for each config."""
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]

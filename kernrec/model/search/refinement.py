@@ -1,7 +1,7 @@
 """Decide which configs of which problems to measure next, so that the expected regret falls fastest.
 
-The regret of a problem is the relative cost of the recommended config above the best config. A visit is a sequence of
-measurements of one problem's contenders (configs that may be the best).
+The regret of a problem is the fraction by which the recommended config costs more than the best config. A visit is a
+sequence of measurements of one problem's contenders (configs that may be the best).
 """
 
 import math
@@ -14,15 +14,14 @@ from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.model.search.relearning import LEAST
 
 _NEAR_TOP, _IN_TURN = 6, 2
-"""Numbers of problems whose gains are updated before each decision: problems of greatest gain, and problems updated
-longest ago."""
+"""Numbers of gains to update before each decision: the greatest gains, and the oldest gains."""
 _LONGEST = 4
 """Maximum number of measurements in a visit."""
 _RELEARNED_EVERY = 1.5
 """Factor by which the number of measurements grows before corrections are learned again."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""Numbers of new measurements after which the common scale of errors is estimated again: all of `_RESCALED_AT`, and all
-multiples of `_RESCALED_EVERY`."""
+"""Numbers of new measurements at which the common scale of errors is estimated again: the listed numbers, then every
+multiple of the last number."""
 
 
 @dataclass
@@ -63,7 +62,7 @@ class Refinement:
         self._relearn()
         # (contender, expected gain) of the next measurements, in a list for each problem.
         self._sequences: list[list[tuple[int, float]]] = [[] for _ in range(len(posterior))]
-        self._as_of = [0] * len(posterior)  # Value of `_taken` when each list was computed.
+        self._as_of = [0] * len(posterior)  # For each problem, `_taken` when its list was computed.
         for problem in range(len(posterior)):
             self.look(problem)
 
@@ -107,8 +106,7 @@ class Refinement:
         """Return whether the mean regret is at most `until`, with high probability."""
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
-        # Let `next` visit problems with fewer than two measurements first if only these problems keep the bound above
-        # `until`.
+        # Let `next` first visit problems with fewer than two measurements if the bound is below `until` without them.
         self._settling = bound > until >= bound - self.posterior.overlooked()
         return bound <= until
 

@@ -1,7 +1,8 @@
-"""Correct stated regrets by comparing how much they fell with how much the choices improved.
+"""Correct expected regrets with the improvements that measurements actually bring.
 
 If a model is right, a measurement reduces the expected regret of a problem, on average, by as much as the choice
-improves. The ratio of total improvement to total reduction, over recent measurements, corrects the remaining regrets.
+improves. Otherwise, the ratio of total improvement to total reduction corrects the remaining regrets. Both totals
+include only recent measurements.
 
 The actual loss of all problems is a compound Poisson sum: few problems have a wrong choice, but each wrong choice costs
 much. Losses are exponentially distributed with the mean `jump`, so the correction has a gamma distribution.

@@ -1,7 +1,7 @@
 """Learn corrections of predicted costs from the measurements of many problems (`tools/evidence refine`).
 
 Boosted trees learn how much a config's error differs from the mean error of its problem. The trees that correct a
-problem are trained without the measurements of this problem, which remain independent evidence.
+problem are trained without this problem's measurements, so the measurements remain independent evidence.
 """
 
 from collections.abc import Sequence

@@ -101,8 +101,8 @@ def bound(device: Device, sizes: Array, layout: str) -> Bound:
 
 
 def _products_s(device: Device, m: Array, n: Array, k: Array) -> Array:
-    """Return the seconds of the matmuls of implicit GEMM and of F(4x4, 3x3) with the best tile, (2, N). The sizes `m`
-    and `k` are (2, 1, N), and `n` is (N,)."""
+    """Return the seconds of matmuls with the best tile, for implicit GEMM (row 0) and Winograd's F(4x4, 3x3) (row 1).
+    `m` and `k` have the shape (2, 1, N), and `n` the shape (N,)."""
     rows, across = _ROWS[:_PRODUCT_TILES], _ACROSS[:_PRODUCT_TILES]
     rate = device.peak_flops / device.gpu.sms * _MATH_SHARE * _RATES
     tile_s = 2 * rows * across * np.ceil(k / 16) * 16 / rate + device.seconds(_TILE_CLK)

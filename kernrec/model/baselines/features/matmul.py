@@ -82,7 +82,6 @@ def _prepared(device: Device, layout: str) -> Any:
 
 
 def _tiles(device: Device) -> Array:
-    """Return seven figures of each tile on tensor cores, (7, tiles)."""
     rows, across, split = _TILES.T
     rate = device.flops / device.gpu.sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
     read_bytes = rows * device.precision.a_bytes + across * device.precision.b_bytes

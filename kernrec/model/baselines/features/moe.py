@@ -89,9 +89,9 @@ def active_experts(sizes: Mapping[str, int]) -> float:
 
 
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:
-    """Return figures of the busiest GPU, (N,) each, for `routes` pairs of token and expert on `ep` GPUs. The keys are
-    `active` (experts with tokens), `rows` (rows of all experts), `most` (rows of the busiest expert), and `rows of
-    SIZE` (rows of all experts in whole tiles of SIZE rows)."""
+    """Return how `routes` assignments of tokens to experts load the busiest of `ep` GPUs. The keys are `active` (number
+    of experts with tokens), `rows` (rows of all experts), `most` (rows of the busiest expert), and `rows of SIZE` (like
+    `rows`, but each expert's rows are padded to a multiple of SIZE)."""
     made = {name: np.empty(len(routes)) for name in ("active", "rows", "most", *(f"rows of {size}" for size in _ROWS))}
     kinds = np.stack([experts, ep, routing], axis=1)
     for kind in np.unique(kinds, axis=0):
@@ -116,7 +116,7 @@ def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Ar
 
 @lru_cache(256)
 def _shares(experts: int, ep: int, routing: int) -> Array:
-    """Return the fraction of all (token, expert) pairs that each expert of the busiest GPU gets, (experts / ep,)."""
+    """Return the fraction of all assignments of tokens that each expert on the busiest of `ep` GPUs gets."""
     local = max(experts // ep, 1)
     if not routing:
         return np.full(local, 1 / experts)

@@ -36,11 +36,11 @@ _TILE_CLK = 3200.0
 _DRAM_SHARE = 0.8
 """Fraction of the data sheet's bandwidth that large matmuls reach."""
 _STRIDED_K = 1860.0
-"""Scale of k, in elements per MiB of L2, for the slowdown of DRAM on Pascal (see `kStrided` in products.cpp)."""
+"""DRAM on Pascal slows down if rows are far apart: `strided_k` in products.cpp, in elements per MiB of L2."""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
-"""Energy of a matmul's core events in pJ/FLOP, keyed by compute capability (times ten). Each value is 1.27 times the
-energy of an FMA in the power model of November 2026. The T4's value (75) is doubled to fit the T4's limit of 70 W. The
-values must not change, because the trees were trained with these values."""
+"""Energy of a matmul's core events in pJ/FLOP, keyed by compute capability (times ten). Each entry is 1.27 times the
+energy of an FMA in the power model of November 2026. The entry of the T4 (key 75) is doubled to fit the T4's limit of
+70 W. A change of an entry requires training all trees again."""
 _CORE_SHARE = 0.8
 """Fraction of the power limit that is available for core events. No recording determines it for small GPUs."""
 
@@ -55,7 +55,7 @@ def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tupl
     area = rows * across
     share = _SHARE * (area / 128**2) ** _SMALL_TILE
     tiles = np.array([rows, across, split, np.floor(query.FULL_WARPS / (area / 2048)), share])
-    # Later GPUs read each operand from DRAM only once, because their L2 holds the operands of all concurrent tiles.
+    # In the family `later`, L2 holds the operands of all concurrent tiles, so GPUs read each operand once from DRAM.
     reread = family != "later"
     drawn_w = 1e-12 * _PICOJOULES.get(gpu.sm, _PICOJOULES[89]) * gpu.peak_flops("f32")
     sustained = min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)  # Clock at the power limit / boost clock
