@@ -1,18 +1,18 @@
 """Compute metrics of caches, DRAM and atomic units from the memory requests of emulated thread blocks.
 
     reuse.<KiB>          fraction of sector loads that hit in an L1 of this size
-    reuse.wait.<KiB>     fraction of warp loads whose sectors all hit in this L1. If several warps load a sector in the
-                         same run of a basic block, the hit or miss of the first warp counts for all warps
-    again.<KiB>          fraction of sector loads that repeat an earlier access of the block after accesses to more than
-                         this many KiB of other data. Missing if 0 for every size
+    reuse.wait.<KiB>     fraction of warp loads whose sectors all hit in this L1. Warps that load a sector in the same
+                         run of a basic block share one hit or miss
+    again.<KiB>          fraction of sector loads that repeat an earlier access of the block. Between both accesses, the
+                         block accessed more than <KiB> of other data. Missing if 0 for every size
     run.read, run.write  average length in bytes of the contiguous runs that a block reads or writes
     run.read.x, .y, .z   fraction of read runs that the next block along this axis continues. For writes: run.write.x
     atomic.own           probability that two atomic operations of one block access the same sector
     atomic.meet          probability that two atomic operations of different blocks access the same sector
     atomic.own.512       like atomic.own, for the same aligned 512 bytes
     atomic.meet.512      like atomic.meet, for the same aligned 512 bytes
-    wave.<buffer>.<n>    distinct sectors of a buffer that n = 2, 4, 8, ... consecutive blocks read, divided by those of
-                         one block, measured on reads before the first barrier
+    wave.<buffer>.<n>    distinct sectors of a buffer that n = 2, 4, 8, ... consecutive blocks read before their first
+                         barrier, divided by the number for one block
 
 Hits follow from reuse times: the number of requests from one request of a sector to the next. fp(w) is the average
 number of distinct cache lines in w consecutive requests. fp(w + 1) - fp(w) is the fraction of requests whose line was
@@ -20,9 +20,9 @@ not among the last w (Xiang et al., "HOTL: a higher order theory of locality", A
 hits in an LRU cache of fp(w) lines of 128 bytes. `reuse` ignores stores, because L1 forwards stores without allocating
 a line. `again` includes stores, because L2 keeps stored data.
 
-`wave` exists because a kernel may assign tiles to blocks in its own order, for example in bands of `GROUP_M` rows. One
-warp of each block is emulated. The ratio is assumed to be equal for other warps and for the rest of the block. If
-blocks read a buffer only after a barrier, all warps are emulated up to a later barrier.
+`wave` exists because a kernel may assign tiles to blocks in its own order, for example in bands of `GROUP_M` rows. Only
+one warp of each block is emulated, and only up to the first barrier: the rest of the block is assumed to have the same
+ratio. If blocks read a buffer only after a barrier, all warps are emulated up to a later barrier.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def lines_between(sectors: Array) -> Array:
     """
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
-    # Element w is the number of requests whose line was not among the last w requests.
+    # longer[w] is the number of requests whose line was not among the last w requests.
     longer = count - np.cumsum(np.bincount(np.minimum(lines, count), minlength=count + 1)[: count + 1])
     footprint = np.concatenate([[0.0], np.cumsum(longer / count)])
     times = reuse_times(sectors)
@@ -85,7 +85,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # Use only the first request of a sector in each step, because all warps of the step wait for the same transfer.
+    # Warps that load a sector in the same step (run of a basic block) wait for one transfer: the first request decides.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -128,7 +128,8 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 def _broken(own: Array, other: Array) -> int:
     """Return the number of contiguous runs of sectors in `own` that `other` does not continue."""
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
-    # `other` continues a run at an end if `other` accesses the run's sector at this end or the sector beyond.
+    # `other` continues a run if `other` accesses the run's last sector or the sector after it (side 1), or the first
+    # sector or the sector before it (side -1).
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 
@@ -159,7 +160,7 @@ def shared_reads(reads: Mapping[str, Sequence[Array]], count: int) -> Iterator[t
     """Yield (buffer, n, ratio) for n = 2, 4, ... up to `count`.
 
     The ratio is the number of sectors that n consecutive blocks read, divided by the number that one block reads. For
-    each buffer, `reads` has an array per block, whose elements are sector * `WINDOW` + number of the block.
+    each buffer, `reads` has one array per block. An element encodes a read as sector * `WINDOW` + block number.
     """
     for name, parts in reads.items():
         # Sort by sector and block. Then reads of one sector by consecutive blocks are adjacent.
@@ -195,7 +196,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    # Emulate blocks up to barrier 0, 1, 2, 4, ..., `most`: the last barrier's index, rounded down to a power of 2.
+    # Emulate blocks up to barrier 0, 1, 2, 4, ... `most` is the largest power of 2 up to the last barrier's index.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: dict[str, list[Array]] | None = None

@@ -84,12 +84,12 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
     return f"read as zero, because no argument sets them: {shown}{more}; {unset[0].example} sets {unset[0].name}"
 
 
-def taken_out(
+def assigned_variables(
     order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
 ) -> dict[int, DeviceVariable]:
-    """Return the variables that arguments of a launch set, keyed by the argument's position in `order`.
+    """Return the device variables to which a launch assigns arguments, keyed by the argument's position in `order`.
 
-    A launch may have more arguments than the kernel has parameters. The additional arguments set variables by name.
+    Arguments beyond the number of parameters set device variables of the same name.
     """
     by_name = {variable.name: variable for variable in variables}
     named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
@@ -132,7 +132,7 @@ class CodeFacts:
     """Buffers whose values are indices into other buffers, keyed by PTX parameter."""
     names: tuple[str, ...]
     tiles: tuple[int, int, int] = (0, 0, 0)
-    """Number of elements of a block's tile along each axis, or 0 if the code does not show it."""
+    """Number of elements of a block's tile along each axis. 0 means that the code does not show the number."""
     variables: tuple[DeviceVariable, ...] = ()
 
 
@@ -161,7 +161,7 @@ def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
 
 
 def _tiles(function: Function) -> tuple[int, int, int]:
-    axes: dict[str, int] = {}  # Axis of the block's position that each register holds.
+    axes: dict[str, int] = {}  # Axis of the block index in a register, keyed by register
     tiles = [0, 0, 0]
     for ins in function.instructions:
         operands = ins.operands

@@ -19,7 +19,7 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, Structure, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
-"""Element type of the tensor map, keyed by data type, for data types that tensor maps do not support."""
+"""Element type that represents a data type in a tensor map, keyed by data type."""
 _ODD = 0x5B
 """Initial value of integer workspaces. Kernels must not depend on it."""
 

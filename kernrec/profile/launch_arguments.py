@@ -1,14 +1,15 @@
 """Parse short descriptions of the arguments of a launch.
 
-They follow the order of the kernel's parameters. Further descriptions set `__constant__` and `__device__` variables:
+The first descriptions are for the kernel's parameters, in order. Further ones set `__constant__` and `__device__`
+variables:
 
     a=f32[4096]        a buffer named a with random normal values (integers: 0 to 99)
     a=zeros:f32[4096]  a buffer of zeros
     a=nan:f32[4096]    a buffer of NaNs, which show elements that a kernel does not write
     a=unwritten:f32[4096]   a buffer without content: `kernrec check` reports reads before the first write
     a=@values.npy      a buffer with the content of a NumPy file
-    a=texture(linear,wrap,normalized):u8[480x640]   a texture over a buffer, slowest extent first. The options are the
-                       modes of a `texture` table in a kernel.toml. For a surface, write `surface`
+    a=texture(linear,wrap,normalized):u8[480x640]   a texture over a buffer, slowest extent first. Options as in a
+                       kernel.toml's `texture` table. For a surface, write `surface`
     a=map(box=16x64,swizzle=128):f16[40x104]        a tensor map of a buffer, slowest extent first. `steps=1x2` sets
                        the element strides. With `nan`, elements outside of the tensor are NaN
     a=texture(channels=4):@values.npy   a texture, surface or tensor map over the content of a NumPy file
@@ -138,9 +139,9 @@ def structure(fields: str) -> bytes:
 
 
 def read_structure(fields: str) -> tuple[bytes, list[tuple[int, str]]]:
-    """Return the bytes of a C structure and its pointers, for fields such as `i32:4,f32[16]`.
+    """Convert fields such as `i32:4,f32[16]` to (bytes of a C structure, pointers in the structure).
 
-    A pointer is (offset in bytes, buffer such as `f32[16]`). Its bytes are zero.
+    A pointer is (offset in bytes, buffer such as `f32[16]`). The bytes of pointers are zero.
     """
     raw, largest, pointers = bytearray(), 1, list[tuple[int, str]]()
     for text in map(str.strip, fields.split(",")):
@@ -210,7 +211,7 @@ def _map_modes(text: str, modes: str) -> MapModes:
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
-    """Parse the buffer `content` of the description `text`. Error messages contain the example `view`."""
+    """Parse the buffer `content` of the description `text`. Examples in error messages begin with `a={view}`."""
     if content.startswith("@"):
         return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):
@@ -226,7 +227,7 @@ def _invalid_number(text: str, value: object, dtype: str) -> UsageError:
 @dataclass(frozen=True)
 class Arguments:
     order: list[Any]
-    """Names of buffers, and numbers, in the order of the kernel's parameters."""
+    """Arguments in the order of the kernel's parameters: names of buffers, or numbers."""
     buffers: dict[str, np.ndarray]
     images: dict[str, Image] = field(default_factory=dict)
     """Textures and surfaces by name."""

@@ -46,13 +46,13 @@ class Profile:
     """Events per block and per trip, as a float64 array of shape (metrics, terms)."""
 
     def counts(self, terms: Terms) -> dict[str, float]:
-        """Return the event counts of a launch with these blocks and trips."""
+        """Return the event counts of a launch. `terms` contains the numbers of blocks and loop trips."""
         totals = self.coefficients @ np.array([terms[t] for t in self.terms], dtype=np.float64)
         return dict(zip(self.metrics, totals.tolist(), strict=True))
 
 
 def determined(terms: Sequence[Terms]) -> bool:
-    """Return whether these probes determine all coefficients."""
+    """Return whether launches with the block and trip counts `terms` determine all coefficients."""
     return int(np.linalg.matrix_rank(_design(terms))) == len(terms[0])
 
 

@@ -33,7 +33,7 @@ class Access:
     widest: int = 0
     """Bytes of the widest access by one thread."""
     count: int = 0
-    """Number of PTX instructions that make these accesses."""
+    """Number of the line's PTX instructions with accesses of this kind."""
 
 
 @dataclass

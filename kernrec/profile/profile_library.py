@@ -40,7 +40,7 @@ class Variant:
     fixed: Mapping[str, int | str]
     """Values of compile-time tunables, `dtype` and `layout`."""
     configs: Mapping[int, Sequence[Config]]
-    """Configs of the variant, keyed by architecture. Together they must contain every launch of the variant."""
+    """Configs of the variant, keyed by architecture. A few configs suffice if each launch occurs in one of them."""
 
 
 def profile_variant(
@@ -91,7 +91,7 @@ _parsed = lru_cache(maxsize=1)(parse)
 
 
 def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, cached: ProbeCounts) -> Profile | None:
-    """Fit a profile to emulated probes, at least one more than `unknowns`. Return None if there are no probes."""
+    """Emulate probes until more than `unknowns` probes determine a profile. Return None if there are no probes."""
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
     digest = compiled.ptx_hash

@@ -31,7 +31,7 @@ _MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memor
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
-"""Configs with equal code and launch, and the database rows of their profiles, or a failure."""
+"""Result for configs with equal code and launch: either (configs, database rows of profiles), or a failure."""
 
 
 def profile_configs(
@@ -141,7 +141,7 @@ class _EmulationTasks:
 def _compile(
     jobs: list[CompileJob], entries: Collection[str], processors: Processors
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Compile jobs of one source, and yield each job with its result. Kernels outside `entries` are removed first."""
+    """Yield each job with its result. All jobs compile the same source, without kernels that `entries` lacks."""
     source = jobs[0].source if jobs else ""
     if jobs and jobs[0].name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble

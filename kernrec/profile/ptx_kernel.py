@@ -26,7 +26,7 @@ from kernrec.kernel.source_files import CompileFlags, read_source, read_text
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.kernel.tensor_map import ImageLayout
 from kernrec.op.dtype import ELEMENT_BYTES
-from kernrec.profile.code_facts import CodeFacts, device_variables, facts_of, taken_out, unset_note
+from kernrec.profile.code_facts import CodeFacts, assigned_variables, device_variables, facts_of, unset_note
 from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.profile.launch_arguments import (
     BUFFER_TYPES,
@@ -111,7 +111,7 @@ def file_launch(
     passed = [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)]
     parameters = module.functions[name].parameters
     settable = device_variables(module, name, text)
-    contents = taken_out(passed, len(parameters), settable)
+    contents = assigned_variables(passed, len(parameters), settable)
     passed = [argument for place, argument in enumerate(passed) if place not in contents]
     buffers: dict[str, np.ndarray] = dict(arguments.buffers)
     constants: dict[str, np.ndarray] = {}
@@ -154,7 +154,7 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
         if end < 1:
             continue
         draw = np.random.default_rng(0)
-        if index.ascending:  # The values divide the indexed buffer into ranges. The last is the buffer's end.
+        if index.ascending:  # Bounds of ranges, from 0 to the end of the indexed buffer
             values[...] = np.sort(draw.integers(0, end + 1, values.size))
             values.flat[0], values.flat[-1] = 0, end
         else:
@@ -235,7 +235,7 @@ def kernel_of_ptx(
     widths = (bx,) if reason else sorted({bx, *_WIDTHS})
     heights = (by,) if reason or (gy == 1 and by == 1) else sorted({by, *_HEIGHTS})
     tensors, passed = _arguments(arguments)
-    contents = taken_out(passed, len(facts.parameters), facts.variables)
+    contents = assigned_variables(passed, len(facts.parameters), facts.variables)
     for place, variable in contents.items():
         tensors[passed[place]] |= {"role": "constant", "symbol": variable.symbol}
     passed = [text for place, text in enumerate(passed) if place not in contents]

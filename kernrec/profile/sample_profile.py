@@ -11,19 +11,19 @@ block then represents these blocks, too.
 
 A sampled profile adds these metrics, and those of `cache_behavior`, to the emulator's counters:
 
-    rounds              number of times that a block waits for global memory. Concurrent loads count as one wait, and
-                        between two barriers, only the warp with the most waits counts
-    overlapped          fraction of these waits during which other warps of the block have work
+    rounds              number of times that a block waits for global memory: once for concurrent loads. Of each stretch
+                        of code between two barriers, only the warp with the most waits counts
+    overlapped          fraction of `rounds` during which other warps of the block have work
                         (`kernrec.ptx.analysis.barrier_phases`)
-    chain               clock cycles without waits for memory, times the number of warps of a block. Between two
-                        barriers, only the slowest warp counts
-    stretch.<n>.<class> machine instructions of this class in part n of the code, if the code has several parts
+    chain               clock cycles of the slowest warp between each two barriers, without waits for memory, times the
+                        number of warps
+    stretch.<n>.<class> machine instructions of a class in part n of the code, if the code has several parts
                         (stretches, see `kernrec.ptx.analysis.barrier_phases`)
     blocks.sampled      number of sampled blocks
     from_code           fraction of the machine instructions that were counted in machine code
                         (`kernrec.compile.block_mix`); the others are estimated from PTX
-    touch.<buffer>.read distinct sectors that a block reads. For writes: touch.<buffer>.write. With the suffix .x, .y or
-                        .z: bytes that only the next block along this axis accesses / bytes that the block accesses
+    touch.<buffer>.read distinct sectors that a block reads. For writes: touch.<buffer>.write
+    touch.<buffer>.read.x  bytes that only the next block along x reads / bytes that the block reads. Also for .y and .z
     instructions        number of instructions of the code
     crowded.runs        number of times that a warp executes the code with the most live registers (likely spills)
     depends.branch, depends.load, depends.store
@@ -89,7 +89,7 @@ SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 # Maximum number of instructions for emulating all blocks at the ends of a launch's grid.
 _EDGE_INSTRUCTIONS = 1_000_000
 _MUCH = 0.1
-"""Fraction of a block's reads above which a buffer must have `wave` metrics (see `cache_behavior`)."""
+"""Minimum fraction of a block's reads for which a buffer needs `wave` metrics (see `cache_behavior`)."""
 _EDGE_SHARE = 0.02  # Always emulate an end that represents at least this fraction of the grid's blocks.
 _MOST_KINDS = 12
 _CROWDED = 0.9  # Basic blocks with more than this fraction of the maximum live registers are assumed to spill.
@@ -206,7 +206,7 @@ def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptio
 
 
 def _as_assembled(module: Module, kernel: str) -> Module:
-    """Return a copy of the module with the memory accesses and atomic operations merged as by the assembler."""
+    """Merge memory accesses and atomic operations in a copy of the module, as the assembler does."""
     module = with_wide_accesses(module, kernel)
     return replace(module, functions=module.functions | {kernel: with_warp_aggregation(module.functions[kernel])})
 
@@ -284,10 +284,8 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
-    """Emulate thread blocks. Return their event counts, and the executions of each basic block by each warp.
-
-    The executions have shape (basic blocks, warps). A block in a cluster counts as the cluster's average block.
-    """
+    """Emulate thread blocks. Return their event counts, and an array of shape (basic blocks, warps) with the number of
+    executions. For clusters, return the mean over all blocks of the cluster, multiplied by the number of `blocks`."""
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
     before = emulation.runs_by_warp()
@@ -296,7 +294,7 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 
 def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) -> tuple[float, float]:
-    """Return (waits for global memory, clock cycles) of the slowest warp, summed over the code between barriers.
+    """Return (waits for global memory, clock cycles) of a block in which the slowest warp determines each barrier.
 
     Args:
         runs: executions of each basic block by each warp, an array of shape (basic blocks, warps).
@@ -337,5 +335,5 @@ def _touch_metrics(
         yield f"touch.{buffer}.{kind}", float(middle.sectors)
         own_bytes = max(middle.sectors, 1) * SECTOR
         for axis, neighbor in zip(sample.axes, others, strict=True):
-            # The fraction exceeds 1 if the middle block is better aligned to sectors than its neighbor.
+            # If the middle block is better aligned to sectors than its neighbor, the metric exceeds 1.
             yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(neighbor.get(buffer, NOTHING)) / own_bytes

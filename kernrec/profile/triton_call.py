@@ -1,7 +1,8 @@
 """Convert a launch of a Triton function to a `Kernel`, for `kernrec analyze kernels.py:matmul --spec call.toml`.
 
 A `TritonCall` (`kernrec.profile.triton_call_file`) states every argument, so the kernel has a single problem. The code
-is specialized as by `triton.jit`. Pointers are assumed to be aligned to 16 bytes, like those of memory allocators.
+is specialized to argument values, like `triton.jit` does. Pointers are assumed to be aligned to 16 bytes, like those of
+memory allocators.
 """
 
 import math
@@ -104,7 +105,7 @@ class _CallReader:
                     "grid": ["grid_x", "grid_y", "grid_z"],
                     "block": ["32 * num_warps"],
                     "arguments": [*(text for text, _, _ in passed.values()), *["u64 0"] * SCRATCH],
-                    # Triton keeps num_stages - 1 loop steps in shared memory, and computes one of them.
+                    # Triton keeps num_stages - 1 loop steps in shared memory: one in use, the others prefetched.
                     "prefetch": "max(num_stages - 2, 0)",
                 }
             ],
@@ -152,7 +153,7 @@ class _CallReader:
                     raise UsageError(f"{place}: the value of parameter {name} is missing")
 
     def argument(self, name: str, value: Any) -> Any:
-        """Convert an argument for the process that loads the function. Add tensors to `tensors`."""
+        """Return an argument in the form that the process with the function expects. Add tensors to `tensors`."""
         place = f"{self.call.place}: {name}"
         if isinstance(value, Mapping) and value.keys() == {"fields", "items"}:
             fields, items = value["fields"], value["items"]
@@ -274,9 +275,9 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """Return a parameter's value for a launch in a spec, its Triton type, and whether it is a known multiple of 16.
+        """Return (argument in a launch of a spec, Triton type, whether the value is a known multiple of 16).
 
-        The value is empty for constants. The type is empty if the value implies it.
+        The argument is empty for constants. The type is empty if the argument states it, as in `i32 64`.
         """
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):

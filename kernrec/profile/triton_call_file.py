@@ -21,8 +21,8 @@
     grid = [32, 1]                  # optional: replaces the common grid
 
 `configs = "E=8,N=14336,device_name=NVIDIA_L40S.json"` reads the configs from another tool's file
-(`kernrec.interop.read_results`). Further keys of a tensor: `elements` (from its start to the end of its memory),
-`aligned = false` (its address is not a multiple of 16 bytes), `contents` (the reason why its values were not stored).
+(`kernrec.interop.read_results`). Captured tensors may have more keys: `elements` (size of the memory from the tensor's
+start), `aligned = false` (an address that is not a multiple of 16 bytes), `contents` (why no values were stored).
 """
 
 import importlib.util

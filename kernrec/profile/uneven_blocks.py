@@ -25,7 +25,7 @@ from kernrec.util.light_dataclass import dataclass
 EQUAL = 0.03
 """Maximum relative difference between the machine instructions of blocks that do equal work."""
 IDLE = 0.1
-"""A block is idle below this fraction of the longest block's machine instructions."""
+"""Fraction of the longest block's machine instructions below which a block is idle."""
 _MOST_BLOCKS = 16  # Maximum number of blocks to emulate for finding the levels.
 _SHORT = 2_000  # Maximum number of PTX instructions to emulate to test whether a block is idle.
 
@@ -42,8 +42,8 @@ class Level:
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
     """Return the levels of work in a one-dimensional grid, in block order, or none if all blocks do equal work.
 
-    Work is assumed to be equal if no branch depends on the block. Work is also assumed to be equal if no loop stores to
-    global memory, unless the last two blocks are idle. The first and the last block count like their neighbors.
+    All blocks are assumed to do equal work if no branch depends on the block, or if no loop stores to global memory and
+    the last two blocks are not idle. The first and the last block get the levels of their neighbors.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)
@@ -119,7 +119,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)
             continue
-        # Each of the two levels gets half of the blocks between the two emulated blocks.
+        # Blocks between `block` and `following` were not emulated. Each of both levels gets half of them.
         end = total if following == total else (block + following) // 2 + 1
         middle = min(max((start + end) // 2, alike[0]), alike[-1])
         parts.append(Level(middle, end - start, seen[block]))

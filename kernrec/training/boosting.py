@@ -1,8 +1,8 @@
 """Train gradient-boosted trees for one head of a model: a predicted quantity such as latency or power.
 
 Cross-validation over groups of rows chooses the smallest number of trees whose held-out loss is close to the minimum,
-because each tree slows down queries. Predictions for a held-out fold use the number of trees that is best for the other
-folds. The number that is best for all folds would make the errors of predictions look too small.
+because each tree slows down queries. The errors of the other folds choose the number of trees for a held-out fold. A
+number chosen with the held-out fold's own errors would make these errors look too small.
 """
 
 import os
@@ -70,8 +70,8 @@ class HeadData:
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
         """Return data for learning latency differences between the configs of a problem. These differences transfer to
         other GPUs."""
-        # Subtract the mean target of each kernel, GPU and problem. The mean is weighted like the loss, so the targets
-        # of fast configs are about 0 on average.
+        # Subtract the mean target of each kernel, GPU and problem. Fast configs have the largest weights in the mean,
+        # as in the loss.
         whole = cls.of(data, "latency", settings)
         group = data.numbers("gpu", "problem", "op", "kernel_hash")
         weight = np.where(whole.measured, whole.weights, 0.0)
@@ -151,8 +151,8 @@ def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:
 def _boost(
     data: HeadData, rows: Array, rounds: int, held_out: Array | None, settings: TrainingSettings
 ) -> tuple[Any, Array]:
-    """Train trees on some rows. Return (booster, weighted mean squared error on `held_out` after each tree,
-    (rounds,))."""
+    """Train `rounds` trees on some rows. Return (booster, errors). Element i of the errors is the weighted mean squared
+    error on `held_out` with i + 1 trees."""
     xgboost = import_optional("xgboost", "training a model", "train")
 
     def matrix(chosen: Array, reference: Any = None) -> Any:

@@ -22,8 +22,8 @@ Array = np.ndarray
 TRUST = 0.1
 """Weight in training of a row whose time is doubtful. Other rows have weight 1."""
 ENERGY_APART = 1.5
-"""Largest plausible factor between energy / time and the measured power. It is generous, because power readings lag,
-and are up to a third too low in a loop of one second."""
+"""Largest plausible ratio of energy / time to measured power, or of measured power to energy / time. The limit is high,
+because power readings lag, and are up to a third too low in a loop of one second."""
 ABOVE_LIMIT = 1.15
 """Largest plausible ratio of mean power to the highest power limit. Limits are enforced over tens of milliseconds, and
 energy counters are off by 5 %."""
@@ -59,8 +59,8 @@ class Judgement:
 def judge(
     inputs: ModelInputs, latency_s: Array, energy_j: Array, power_w: Array, clock_hz: Array, rest_w: Array
 ) -> Judgement:
-    """Return the contradictions in N measurements of one kernel on one GPU and problem, (N,) each. NaN marks a missing
-    value. `clock_hz` is the mean core clock during the run, and `rest_w` the power of the idle GPU before the run."""
+    """Return the contradictions in N measurements of one kernel on one GPU and problem. NaN marks a missing value.
+    `clock_hz` is the mean core clock during the run, and `rest_w` the power of the idle GPU before the run."""
     gpu, power = inputs.gpu, PowerModel.for_gpu(inputs.gpu)
     wrong_energy = contradicting(gpu, latency_s, energy_j, power_w)
     at_rest = ~wrong_energy & (energy_j / latency_s < BELOW_REST * rest_w)
@@ -75,8 +75,7 @@ def judge(
 
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
-    """Return whether each energy contradicts the measured time and power, or exceeds the GPU's highest power limit,
-    (N,)."""
+    """Return for each row whether the energy contradicts time and power, or exceeds the GPU's highest power limit."""
     drawn_w = energy_j / latency_s
     # Ignore small differences, because energy and power come from different readings and runs.
     apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)

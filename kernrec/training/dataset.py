@@ -30,8 +30,8 @@ class RowGroup:
     energy_j: Array
     """Measured energy in joules, (N,), or NaN."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
-    """Corrections of log predictions by an existing model of this kernel, (N,), keyed by head. A new model learns the
-    remaining errors."""
+    """Corrections that an existing model of the kernel adds to log predictions: arrays of shape (N,), keyed by head. A
+    new model learns the remaining errors."""
     trust: Array | None = None
     """Relative weight of each row, (N,), or None if all rows are trusted."""
 
@@ -82,7 +82,7 @@ class Dataset:
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """Return a number for each row, (N,). Rows have the same number if their groups agree in the given fields."""
+        """Return a number for each row. Rows have equal numbers if their groups' attributes `fields` are equal."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
@@ -107,7 +107,7 @@ class Dataset:
 
     @cached_property
     def analytical(self) -> dict[str, Array]:
-        """Return the latencies in seconds and powers in watts that this data corrects, (N,) each, keyed by head."""
+        """Return the latencies (s) and powers (W) that a new model corrects: arrays of shape (N,), keyed by head."""
         latency, power = self._joined(lambda group: group.inputs.latency_s), self._joined(lambda g: g.inputs.power_w)
         return {"latency": latency * np.exp(self._beneath("latency")), "power": power * np.exp(self._beneath("power"))}
 

@@ -41,8 +41,8 @@ class MethodScore:
     accuracy: float
     """Fraction of problems whose top recommendation costs at most 5 % more than the best config."""
     reduction: float
-    """Fraction of configs that stay unmeasured if configs are measured in the recommended order until one costs at most
-    5 % more than the best."""
+    """Fraction of configs after the first good config, in the recommended order. A good config costs at most 5 % more
+    than the best config."""
     rank_correlation: float = _NAN
     """Spearman's rank correlation of predicted and measured costs."""
     median_error: float = _NAN

@@ -11,10 +11,10 @@ linear in the other multipliers:
              + core_energy * (clock_w * latency + core_j)  +  dram_energy * dram_j
 
 Iteratively reweighted, non-negative least squares minimize the weighted sum of log(r)**2, with r = predicted /
-measured. The weight log(r) / (r (r - 1)) gives (r - 1)**2 the gradient of log(r)**2. Without this weight, configs whose
-predicted time is too long would dominate. Every problem has the same weight. Measurements at the power limit are not
-used, because their clock is unknown. Multipliers are kept only if they reduce errors on held-out problems. This test is
-separate for time and energy.
+measured. Least squares alone would minimize (r - 1)**2, in which configs with too long predictions dominate. With the
+weight log(r) / (r (r - 1)), the gradient equals that of log(r)**2. Every problem has the same weight. Measurements at
+the power limit are not used, because their clock is unknown. Multipliers of time, and multipliers of energy, are kept
+only if they reduce errors on held-out problems.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,8 +50,8 @@ _PRIOR_WEIGHT = 0.001
 """Weight of each multiplier's regularization toward 1, as a number of problems. It matters only for undetermined
 multipliers."""
 _LEAST_SHARE = 0.05
-"""Minimum fraction of the measured value that a multiplier changes, as the 90th percentile over rows. Multipliers that
-change less are not fitted."""
+"""Minimum share of a multiplier's part in the measured values (90th percentile over rows). Multipliers of smaller parts
+are not fitted."""
 _ITERATIONS = 12
 
 
@@ -114,8 +114,7 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
-    """Return the predicted `latency` in seconds and `energy` in joules of a group at a power limit of the TDP, (N,)
-    each."""
+    """Return the predicted `latency` in seconds and `energy` in joules of each row if the power limit is the TDP."""
     return _CalibrationRows.of(group).predict(calibration)
 
 

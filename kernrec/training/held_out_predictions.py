@@ -79,9 +79,9 @@ there are too few rows."""
 def held_out_problems(
     groups: Sequence[RowGroup], split: str, settings: TrainingSettings, progress: Callable[[str], None]
 ) -> tuple[list[HeldOutProblem], int]:
-    """Predict every measured problem with models that were not fitted to the problem, GPU or kernel (`split`). Return
-    (problems with enough measured configs, number of problems, GPUs or kernels). `groups` contains inputs of the
-    uncalibrated model. `progress` receives a sentence for each fold."""
+    """Predict every problem with enough measured configs. Models are fitted without the problem, GPU or kernel
+    (`split`). Return (predicted problems, number of distinct problems, GPUs or kernels). `groups` contains inputs of
+    the uncalibrated model. `progress` receives a sentence for each fold."""
     parts = sorted({_part(group, split) for group in groups})
     folds: dict[str, _Fold] = {}
     if len(parts) > 1:

@@ -137,7 +137,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
             query = with_derived("answer", _ROWS, scales=scales_for_training())
             rows = database.query(query, [op, gpu, request.kernel])
         for row in map(_Row._make, rows):
-            # Replayed measurements repeat a recording.
+            # A replay repeats measurements of an earlier recording, so training would count them twice.
             if row.replayed or row.limited:
                 reason = "that were only replayed" if row.replayed else "measured at a non-default power limit or clock"
                 reader.left_out[reason] += 1
@@ -248,7 +248,7 @@ class _GroupReader:
 def _reasons(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]], usable: Array
 ) -> dict[str, int]:
-    """Return the number of unusable configs, keyed by reason. `usable` is the indices of usable configs."""
+    """Return the number of unusable configs, keyed by reason. `usable` contains the indices of usable configs."""
     space = table.space.at(problem)
     place = table.space.find(configs)
     inside = place >= 0

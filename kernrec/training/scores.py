@@ -13,7 +13,7 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 NEAR = 0.05
-"""Maximum fraction by which a good config exceeds the best cost."""
+"""Maximum difference between the costs of a good config and of the best config, as a fraction of the best cost."""
 
 
 def order_of(predicted: Array) -> Array:
@@ -66,8 +66,7 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
-    """Return the hypervolume of some configs as a fraction of the hypervolume of all configs. `recommended` is their
-    indices."""
+    """Return the hypervolume of the recommended configs divided by that of all configs. `recommended` lists indices."""
     worst = float(latency.max()) * 1.0000001, float(energy.max()) * 1.0000001
     chosen = np.asarray(recommended, dtype=np.int64)
     whole = hypervolume(latency, energy, worst)
@@ -93,8 +92,8 @@ def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[
 def expected_random(measured: Array, k: int) -> tuple[float, float]:
     """Return the expected values of `efficiency_at` and `reduction` for a random order."""
     ascending = np.sort(measured)
-    # Of k configs drawn from n, config i (0 is the fastest) is the best with probability C(n - 1 - i, k - 1) / C(n, k).
-    # If g configs are nearly as fast as the best, the first of them comes at position (n + 1) / (g + 1) on average.
+    # With probability C(n - 1 - i, k - 1) / C(n, k), config i (0 is the fastest) is the best of k configs drawn from n.
+    # The first of g good configs comes at position (n + 1) / (g + 1) on average.
     n, k = len(ascending), max(1, min(k, len(ascending)))
     later = np.arange(n)
     # survives[i] is the probability that a random draw misses the i best configs: the product of (n - k - j) / (n - j)

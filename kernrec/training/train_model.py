@@ -1,11 +1,11 @@
-"""Train a model that predicts log(measured / predicted) of the analytical model, for latency and power.
+"""Train a model that corrects the latency and power of the analytical model: it predicts log(measured / analytical).
 
     heads           One set of trees each for latency and power (`kernrec.training.boosting`).
     intervals       90 % intervals are calibrated on errors of held-out groups.
     new GPUs        Each GPU and each kernel is held out together with some problems, to measure how the model transfers
     and kernels     to an unmeasured GPU or kernel.
     shape           On request, separate trees for unmeasured GPUs learn differences between the errors of a problem's
-                    configs. A GPU's mean error does not transfer to other GPUs, but a part of these differences does.
+                    configs. A GPU's mean error does not transfer to other GPUs, but the differences do in part.
                     Held-out GPUs determine the fraction that transfers.
 
 Random choices are seeded and the number of threads is fixed, so equal rows lead to equal model files.
@@ -128,8 +128,10 @@ def _transfer_predictions(
     problems: Array | None,
     settings: TrainingSettings,
 ) -> tuple[dict[str, Array], Array]:
-    """Predict rows by models trained without their GPU (or kernel) and problem. Return (log ratios (N,), keyed by head,
-    distances from the training data (N,)). A log ratio is NaN if the row was not predicted.
+    """Predict rows by models trained without their GPU (or kernel) and problem.
+
+    Return (log ratios keyed by head, distances from the training data), as arrays of shape (N,). The log ratio of a row
+    without a prediction is NaN.
 
     Args:
         heads: Training data and number of trees of each head.
@@ -164,14 +166,14 @@ def _transfer_predictions(
 def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
-    """Predict rows of held-out GPUs. Return (log ratios (N,), distances from the training data (N,), fraction of a
-    predicted difference between configs that remains on other GPUs)."""
+    """Predict rows of held-out GPUs. Return (log ratios, distances from the training data, fraction of the predicted
+    differences between configs that transfers to a held-out GPU)."""
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = predictions["latency"] * np.exp(-distance)  # Corrections shrink with the distance from training data.
     units = np.unique(unit[np.isfinite(latency)])
     slopes = [shape.slope(np.where(unit == number, latency, np.nan)) for number in units]
     carried = float(np.mean([*slopes, _UNKNOWN_SHARE]))
-    sampled = np.isfinite(latency)  # Only a sample of many rows was predicted.
+    sampled = np.isfinite(latency)  # If there are many rows, only a sample has predictions.
     latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
     return latency, distance, carried
 
@@ -196,8 +198,8 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
             wider = next(intervals[each] for each in reversed(above) if each in intervals)
             low, high = wider.around(np.ones(rows.sum()), distance[rows])
             covered = ((low <= np.exp(error[rows])) & (np.exp(error[rows]) <= high)).mean() if rows.any() else 1.0
-            # A scope with too few groups uses the interval of the next larger scope. A data type or row alignment is an
-            # exception if the larger scope's interval covers too few errors.
+            # A scope with too few groups uses the interval of the next larger scope. Data types and row alignments keep
+            # their own interval if the larger scope's interval covers too few of their errors.
             if not interval.pooled or (depth > 1 and covered < interval.level):
                 intervals[key] = interval
     return intervals
@@ -250,7 +252,7 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
 
 
 def _top1_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Return the efficiency of top recommendations on held-out GPUs."""
+    """Return how fast top recommendations are on held-out GPUs: the best time divided by the recommended time."""
     problems, gpu, analytical = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.analytical["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
     sampled = np.flatnonzero(np.isfinite(predicted))

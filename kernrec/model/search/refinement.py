@@ -106,7 +106,7 @@ class Refinement:
         """Return whether the mean regret is at most `until`, with high probability."""
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
-        # Let `next` first visit problems with fewer than two measurements if the bound is below `until` without them.
+        # Let `next` first visit problems with fewer than two measurements if only they keep the bound above `until`.
         self._settling = bound > until >= bound - self.posterior.overlooked()
         return bound <= until
 
