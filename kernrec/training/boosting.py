@@ -54,9 +54,9 @@ class HeadData:
     """Training data of one head for N rows."""
 
     matrix: Array
-    """Features, (N, F)."""
+    """Features, array of shape (N, F)."""
     target: Array
-    """log(measured / prediction of the analytical model) of each row, (N,). NaN marks a row without a measurement."""
+    """log(measured / prediction of the analytical model) of each row. NaN marks a row without a measurement."""
     weights: Array
     """Weights in the loss, (N,)."""
 
@@ -102,7 +102,7 @@ class TrainedHead:
     """Trees trained on all measured rows."""
     rounds: int
     out_of_fold: Array
-    """Predictions for each row by trees trained without the row's group, (N,). NaN marks a row without a
+    """Predictions for each row by trees trained without the row's group. NaN marks a row without a
     measurement."""
 
 
@@ -144,7 +144,7 @@ def trees_of(data: HeadData, settings: TrainingSettings) -> Forest:
 
 
 def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:
-    """Return the cross-validation fold of each row, (N,). Rows of one group have the same fold."""
+    """Return the cross-validation fold of each row. Rows of one group have the same fold."""
     return group_folds(groups, 3 if len(groups) >= MANY_ROWS else 5, settings.seed)
 
 

@@ -47,9 +47,9 @@ class Judgement:
     """Contradictions in N rows."""
 
     trust: Array
-    """Weight of each row's time in training, (N,)."""
+    """Weight of each row's time in training."""
     wrong_energy: Array
-    """Whether each row's energy is wrong, (N,)."""
+    """Whether each row's energy is wrong."""
     left_out: dict[str, int]
     """Number of ignored energies, keyed by reason."""
     doubted: dict[str, int]

@@ -102,7 +102,7 @@ class Dataset:
 
     @cached_property
     def trust(self) -> Array:
-        """Return the relative weight of each row, (N,)."""
+        """Return the relative weight of each row."""
         return self._joined(lambda group: np.ones(len(group)) if group.trust is None else group.trust)
 
     @cached_property
@@ -129,7 +129,7 @@ class Dataset:
 
     @cached_property
     def held_out(self) -> tuple[str, Array]:
-        """Return the kind of group that cross-validation holds out, and each row's group number, (N,).
+        """Return the kind of group that cross-validation holds out, and each row's group number.
 
         The kind is the first of these that applies:
 

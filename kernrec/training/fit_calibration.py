@@ -125,9 +125,9 @@ class _CalibrationRows:
     group: RowGroup
     power: PowerModel
     timed: Array
-    """Whether each row is used for multipliers of time, (N,)."""
+    """Whether each row is used for multipliers of time."""
     powered: Array
-    """Whether each row is used for multipliers of energy, (N,)."""
+    """Whether each row is used for multipliers of energy."""
 
     @classmethod
     def of(cls, group: RowGroup) -> "_CalibrationRows":
@@ -283,8 +283,8 @@ def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
     """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, (P,).
 
     Args:
-        shares: Each part as a fraction of the measured value, (N, P).
-        weights: Weight of each row, (N,).
+        shares: Each part as a fraction of the measured value, array of shape (N, P).
+        weights: Weight of each row.
         largest: Largest plausible multiplier. The smallest is its reciprocal.
     """
     scale = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
@@ -299,7 +299,7 @@ def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
 
 
 def _solve(shares: Array, weights: Array, free: Array) -> Array:
-    """Solve for the multiplier of each part of the time, (P,). A part that is not `free` keeps the multiplier 1."""
+    """Solve for the multiplier of each part of the time. A part that is not `free` keeps the multiplier 1."""
     multipliers = np.ones(shares.shape[1])
     if not free.any():
         return multipliers

@@ -106,7 +106,7 @@ def expected_random(measured: Array, k: int) -> tuple[float, float]:
 
 
 def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
-    """Assign groups to folds at random, and return the fold of each row, (N,)."""
+    """Assign groups to folds at random, and return the fold of each row."""
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))
     if folds < 2:
@@ -119,6 +119,6 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
 
 
 def each_fold(fold: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield a Boolean mask of the rows in each fold, (N,). `fold` is the fold of each row."""
+    """Yield a Boolean mask of the rows in each fold. `fold` is the fold of each row."""
     for number in range(int(fold.max()) + 1):
         yield fold == number

@@ -126,7 +126,7 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """Return, for each code variant, the index of the first code variant with equal rates, (C,)."""
+        """Return, for each code variant, the index of the first code variant with equal rates."""
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 

@@ -98,7 +98,7 @@ class LaunchWork:
         """Create the work of N launches. Arguments that are not listed here are rows of `LaunchWork.rows`.
 
         Args:
-            variants: Index of each launch's code variant, (N,).
+            variants: Index of each launch's code variant.
             terms: Number of blocks, then the total trips of each loop in all blocks, (N,) each.
             depth: Trips of each loop in the longest block, (N,) each.
         """
@@ -149,8 +149,8 @@ def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
 
     Args:
         rates: One array of `Demand.rates`, for a block or for a trip of a loop.
-        warps: Number of warps of each block, (N,).
-        variants: Code variant of each block, (N,).
+        warps: Number of warps of each block.
+        variants: Code variant of each block.
     """
     barrier_clk = np.maximum(BARRIER_CLK, BARRIER_WARP_CLK * warps)
     clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * barrier_clk

@@ -219,10 +219,10 @@ class PowerModel:
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
     def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
-        """Return the power in watts that each of N launches draws without a power limit, (N,).
+        """Return the power in watts that each of N launches draws without a power limit.
 
         Args:
-            clock_hz: Core clock of each launch in hertz, (N,).
+            clock_hz: Core clock of each launch in hertz.
             rates: Number of events per second of each launch, keyed by event.
         """
         volts = self.voltage(clock_hz)
@@ -239,7 +239,7 @@ class PowerModel:
 
         Args:
             nominal: Costs of the launches without a power limit.
-            limit_w: Power limit in watts, or one limit for each launch, (N,). The default is the TDP.
+            limit_w: Power limit in watts, or one limit for each launch. The default is the TDP.
             clock_hz: Highest allowed clock in hertz. The default is `running_hz`.
         """
         point = self._limit(limit_w), self._clock(clock_hz)
@@ -283,7 +283,7 @@ class PowerModel:
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
         """Split the energy of N launches into parts that add up to `limited.energy_j`.
 
-        Return the joules of each part in each launch, (N,). The parts are `static`, `clock` (the clock tree), and
+        Return the joules of each part in each launch. The parts are `static`, `clock` (the clock tree), and
         groups of events such as `issue`, which is the group of all events `issue.*`.
 
         Args:

@@ -33,15 +33,15 @@ class CompactTrees:
     """Ensemble of T boosted trees with N nodes in total."""
 
     start: Array
-    """Index of each tree's first node, (T,). The nodes of a tree are stored level by level."""
+    """Index of each tree's first node. The nodes of a tree are stored level by level."""
     left: Array
-    """Index of each node's left child, (N,). The right child has the next index. A leaf has its own index."""
+    """Index of each node's left child. The right child has the next index. A leaf has its own index."""
     feature: Array
-    """Index of the feature that each split compares, (N,)."""
+    """Index of the feature that each split compares."""
     threshold: Array
     """Threshold of each split, (N,), or NaN for a leaf. Values equal to the threshold go right."""
     leaf: Array
-    """Value of each leaf, (N,). Splits have the value 0."""
+    """Value of each leaf. Splits have the value 0."""
     base: float
     """Constant added to the sum of leaves."""
     levels: int

@@ -40,13 +40,13 @@ class Adaptation:
     offset: float
     """Mean correction of log predictions. It also applies to candidates that are far from all measured configs."""
     center: Array
-    """Mean of each feature over the measured configs, (F,)."""
+    """Mean of each feature over the measured configs."""
     scale: Array
-    """Standard deviation of each feature divided by its relevance, (F,). Infinity marks an unused feature."""
+    """Standard deviation of each feature divided by its relevance. Infinity marks an unused feature."""
     rows: Array
-    """Standardized features of the measured configs, (M, used features)."""
+    """Standardized features of the measured configs, array of shape (M, used features)."""
     weights: Array
-    """Weight of each measured config in the Gaussian process, (M,)."""
+    """Weight of each measured config in the Gaussian process."""
     length: float
     interval: Interval
 
@@ -102,7 +102,7 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
 
 def _relevance(rows: Array, error: Array) -> Array:
-    """Return the most probable factor by which to multiply each feature, (F,)."""
+    """Return the most probable factor by which to multiply each feature."""
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
         rows, error = rows[keep], error[keep]

@@ -98,13 +98,13 @@ _ROWS: Mapping[str, int | slice] = {**_ROW, "pipe_s": slice(_ROW[f"pipe_s[{PIPES
 
 @dataclass(frozen=True, eq=False)
 class ModelInputs:
-    """Quantities of C candidates on one GPU from the analytical model. Each of `QUANTITIES` is an attribute, (C,)."""
+    """Quantities of C candidates on one GPU from the analytical model. Each of `QUANTITIES` is an attribute."""
 
     gpu: GPU
     quantities: Array
     """Values of `QUANTITIES`, (Q, C). Unknown values are NaN. Evaluating features overwrites derived quantities."""
     tunables: Mapping[str, Array]
-    """Values of each tunable, (C,)."""
+    """Values of each tunable."""
 
     @classmethod
     def of(cls, gpu: GPU, tunables: Mapping[str, Array], count: int, **quantities: float | Array) -> "ModelInputs":
@@ -175,7 +175,7 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 
 
 def parts(columns: Sequence[str]) -> Array:
-    """Return each column's index in `GROUPS`, (F,)."""
+    """Return each column's index in `GROUPS`."""
     return np.array([GROUPS.index(_BY_NAME[name].group if name in _BY_NAME else "schedule") for name in columns])
 
 
@@ -194,7 +194,7 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """Return only the features of tunables, (C, F). All other columns are NaN."""
+    """Return only the features of tunables, array of shape (C, F). All other columns are NaN."""
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")

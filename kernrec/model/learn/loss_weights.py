@@ -20,11 +20,11 @@ SHARPNESS = 1.0
 def loss_weights(
     cost: np.ndarray, problem: np.ndarray, sharpness: float = SHARPNESS, trust: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the weight of each training row, (N,).
+    """Return the weight of each training row.
 
     Args:
-        cost: Measured cost of each row, (N,). Rows whose cost is NaN get weight 0.
-        problem: Number of each row's problem, (N,).
+        cost: Measured cost of each row. Rows whose cost is NaN get weight 0.
+        problem: Number of each row's problem.
         sharpness: Exponent of the weights.
         trust: Additional relative weight of each row, (N,), or None. Only rows with the largest `trust` of a problem
             determine its best cost.

@@ -23,7 +23,7 @@ Array = np.ndarray
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
-    """Return the minimum time of each of C candidates in seconds, (C,)."""
+    """Return the minimum time of each of C candidates in seconds."""
     gpu, seconds = inputs.gpu, np.empty(len(inputs))
     # The minimum uses the predicted clock and the predicted number of rounds of blocks. Unknown parts count as zero.
     query.least_seconds(inputs.quantities, gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
@@ -34,8 +34,8 @@ def bounded(log_ratio: Array, least: Array) -> Array:
     """Raise corrections smoothly, so that each is at least `least`.
 
     Args:
-        log_ratio: log(corrected time / analytical time) of each candidate, (C,).
-        least: log(minimum time / analytical time) of each candidate, (C,).
+        log_ratio: log(corrected time / analytical time) of each candidate.
+        least: log(minimum time / analytical time) of each candidate.
     """
     raised = np.empty(len(log_ratio))
     query.bounded(log_ratio, least, raised)

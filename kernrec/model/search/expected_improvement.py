@@ -60,7 +60,7 @@ class ExpectedImprovement:
 
         Args:
             tried: Indices of the M configs that were tried.
-            latency_s: Measured latency of each tried config in seconds, (M,). NaN marks a config that failed.
+            latency_s: Measured latency of each tried config in seconds. NaN marks a config that failed.
         """
         left = np.ones(len(self.space.log_s), dtype=bool)
         left[tried] = False

@@ -52,7 +52,7 @@ class Points:
     coordinates: Array
     """Coordinates, (N, D). In each group, the squared distance between two random points is about 1."""
     groups: Array
-    """Group number of each coordinate, (D,)."""
+    """Group number of each coordinate."""
 
     def __getitem__(self, rows: Any) -> "Points":
         return Points(self.coordinates[rows], self.groups)
@@ -204,7 +204,7 @@ class SearchSpace:
 
         Args:
             parents: Indices of the parents, the best first. Better parents breed more often (linear ranking).
-            left: Whether each config may be returned, (C,).
+            left: Whether each config may be returned.
             draw: Random generator.
         """
         ranks = np.arange(len(parents), 0.0, -1.0)
@@ -262,7 +262,7 @@ def completed_predictions(tunables: Array, predicted_s: Array, seed: int = 0) ->
     """Fill gaps in the predicted latencies of a kernel's configs. Return latencies in seconds, (C,).
 
     Args:
-        tunables: Values of the T tunables of each config, (C, T).
+        tunables: Values of the T tunables of each config, array of shape (C, T).
         predicted_s: Predicted latencies in seconds, (C,). NaN marks a gap. Gaps stay if there are fewer than `FEWEST`
             predictions.
         seed: Seed for choosing the configs to learn from.

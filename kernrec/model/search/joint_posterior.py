@@ -73,16 +73,16 @@ class Contenders:
     """The C configs of a problem that may be its best config."""
 
     expected: Array
-    """Predicted log cost of each contender, (C,). All arrays have one row per contender."""
+    """Predicted log cost of each contender. All arrays have one row per contender."""
     deviation: Array
     """Standard deviation of the error that is not common to all contenders of a kernel, (C,)."""
     features: Array
     """Features x of the shared part of the errors, (C, F). The norm of a row is about the standard deviation of the
     error."""
     coordinates: Array
-    """Coordinates of each contender, (C, D). Similar configs are near each other."""
+    """Coordinates of each contender, array of shape (C, D). Similar configs are near each other."""
     kernel: Array
-    """Number of each contender's kernel, (C,)."""
+    """Number of each contender's kernel."""
     of_kernel: float
     """Standard deviation of the error that is common to all contenders of a kernel."""
     weight: float = 1.0
@@ -147,7 +147,7 @@ class _Block:
 
     @property
     def precision(self) -> Array:
-        """Return this problem's contribution to the precision (inverse covariance) of w, (F, F)."""
+        """Return this problem's contribution to the precision (inverse covariance) of w, array of shape (F, F)."""
         return np.asarray(self._informed.T @ self._informed)
 
 

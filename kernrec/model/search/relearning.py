@@ -29,13 +29,13 @@ class Evidence:
     """Predictions and measurements of one problem with C contenders (configs that may be the best)."""
 
     inputs: Array
-    """Inputs of the trees for each contender, (C, F). NaN marks unknown values."""
+    """Inputs of the trees for each contender, array of shape (C, F). NaN marks unknown values."""
     expected: Array
-    """Predicted log cost of each contender, (C,)."""
+    """Predicted log cost of each contender."""
     rows: Array
     """Indices of the M measured contenders, (M,)."""
     log_cost: Array
-    """Measured log cost of each measured contender, (M,)."""
+    """Measured log cost of each measured contender."""
 
     def errors(self) -> Array:
         """Return the errors of the predictions for the measured contenders, minus their mean, (M,)."""
