@@ -66,7 +66,7 @@ def profile_variant(
         except ProfileError as error:
             raise KernrecError(f"kernel {kernel.name}, {launch.entry}, {dict(configs[0])}: {error}") from error
         if fitted is None:
-            continue  # This launch does not occur in any config of this variant.
+            continue  # No config of the variant uses the launch.
         resources = compiled.resources[launch.entry]
         profiles.append(LaunchProfile(index, launch.entry, resources, fitted, compiled.ptx_hash, compiled.compiler))
     return profiles

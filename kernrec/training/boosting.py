@@ -58,7 +58,7 @@ class HeadData:
     target: Array
     """log(measured / prediction of the analytical model) of each row. NaN marks a row without a measurement."""
     weights: Array
-    """Weights in the loss, (N,)."""
+    """Weight of each row in the loss."""
 
     @classmethod
     def of(cls, data: Dataset, head: str, settings: TrainingSettings) -> "HeadData":
@@ -113,7 +113,7 @@ def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int
 
 
 def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> TrainedHead:
-    """Train the trees of one head on N rows. Cross-validation holds out whole `groups`, (N,)."""
+    """Train the trees of one head. Cross-validation holds out whole groups. `groups` contains each row's group."""
     # Let idle OpenMP threads sleep, because by default, they keep their CPU cores busy.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     rows = np.flatnonzero(data.measured)

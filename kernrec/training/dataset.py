@@ -26,14 +26,14 @@ class RowGroup:
     inputs: ModelInputs
     """Inputs of the features, including estimates of the analytical model."""
     latency_s: Array
-    """Measured latency in seconds, (N,)."""
+    """Measured latency of each config in seconds."""
     energy_j: Array
-    """Measured energy in joules, (N,), or NaN."""
+    """Measured energy of each config in joules, or NaN."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
     """Corrections that an existing model of the kernel adds to log predictions: arrays of shape (N,), keyed by head. A
     new model learns the remaining errors."""
     trust: Array | None = None
-    """Relative weight of each row, (N,), or None if all rows are trusted."""
+    """Relative weight of each row, or None if all rows are trusted."""
 
     @property
     def dims(self) -> str:
@@ -78,7 +78,7 @@ class Dataset:
 
     @cached_property
     def matrix(self) -> Array:
-        """Return the features, (N, F), float32."""
+        """Return the features as a float32 array of shape (N, F)."""
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
@@ -92,12 +92,12 @@ class Dataset:
 
     @cached_property
     def latency_s(self) -> Array:
-        """Return the measured latencies in seconds, (N,)."""
+        """Return the measured latency of each row in seconds."""
         return self._joined(lambda group: group.latency_s)
 
     @cached_property
     def energy_j(self) -> Array:
-        """Return the measured energies in joules, (N,), or NaN."""
+        """Return the measured energy of each row in joules, or NaN."""
         return self._joined(lambda group: group.energy_j)
 
     @cached_property
@@ -116,13 +116,13 @@ class Dataset:
 
     @cached_property
     def least(self) -> Array:
-        """Return log(minimum possible latency / latency in `analytical`), (N,)."""
+        """Return log(minimum possible latency / latency in `analytical`) of each row."""
         ratio = self._joined(lambda group: least_seconds(group.inputs) / group.inputs.latency_s)
         return np.asarray(np.log(ratio) - self._beneath("latency"))
 
     @cached_property
     def residual(self) -> dict[str, Array]:
-        """Return log(measured / prediction in `analytical`) of each row, (N,), keyed by head. NaN marks a row without a
+        """Return log(measured / prediction in `analytical`) of each row, keyed by head. NaN marks a row without a
         measurement."""
         measured = {"latency": self.latency_s, "power": self.energy_j / self.latency_s}
         return {head: np.log(measured[head] / self.analytical[head]) for head in HEADS}

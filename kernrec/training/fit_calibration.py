@@ -71,7 +71,7 @@ def calibrate_analytical(request: MeasurementRequest) -> tuple[Path, list[Calibr
     Return (path of the calibration file, results, notes for the user). Raise `KernrecError` if there are too few
     measurements."""
     require_optional(("sklearn",), "calibrating the analytical model", "train")
-    # Load predictions without the present calibration, because the new one replaces it.
+    # Load predictions without the present calibration, because the new calibration replaces it.
     measurements = load_measurements(request, calibrated=False)
     folder = measurements.models_folder
     fits = fit(measurements.groups, provenance(Dataset(measurements.groups), measurements, calibrated=False))
@@ -280,7 +280,7 @@ def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], larg
 
 
 def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
-    """Return the non-negative multipliers of P parts that minimize the squared logarithmic error, (P,).
+    """Return the non-negative multipliers of P parts that minimize the squared logarithmic error.
 
     Args:
         shares: Each part as a fraction of the measured value, array of shape (N, P).

@@ -39,26 +39,26 @@ class HeldOutProblem:
     gpu: str
     problem: str
     latency_s: Array
-    """Measured latency in seconds, (C,)."""
+    """Measured latency of each config in seconds."""
     energy_j: Array
-    """Measured energy in joules, (C,), or NaN."""
+    """Measured energy of each config in joules, or NaN."""
     predicted: dict[str, dict[str, Array]] = field(default_factory=dict)
-    """Predicted costs, (C,), keyed by method, then by quantity (`latency` or `energy`)."""
+    """Predicted cost of each config, keyed by method, then by quantity (`latency` or `energy`)."""
     low: dict[str, Array] = field(default_factory=dict)
-    """Lower ends of the 90 % intervals of `learned`, (C,), keyed by quantity."""
+    """Lower ends of the 90 % intervals of `learned`, keyed by quantity."""
     high: dict[str, Array] = field(default_factory=dict)
-    """Upper ends of the 90 % intervals of `learned`, (C,), keyed by quantity."""
+    """Upper ends of the 90 % intervals of `learned`, keyed by quantity."""
     kernel: tuple[str, ...] = ()
 
     def measured(self, quantity: str) -> Array:
-        """Return the measured `latency`, `energy` or `edp` (their product), (C,)."""
+        """Return the measured `latency`, `energy` or `edp` (their product) of each config."""
         costs: dict[str, Array] = {
             "latency": self.latency_s, "energy": self.energy_j, "edp": self.latency_s * self.energy_j
         }  # fmt: skip
         return costs[quantity]
 
     def expected(self, method: str, quantity: str) -> Array | None:
-        """Return the costs that a method predicts, (C,), or None if a value is missing."""
+        """Return the cost that a method predicts for each config, or None if a value is missing."""
         if method not in self.predicted:
             return None
         costs = self.predicted[method]

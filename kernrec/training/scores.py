@@ -1,6 +1,6 @@
 """Score recommendations, and hold out whole groups of rows in folds.
 
-`measured`, `predicted`, `latency` and `energy` are positive costs of the C configs of one problem, (C,). `order`
+`measured`, `predicted`, `latency` and `energy` are positive costs of the configs of one problem. `order`
 contains the indices of configs in the recommended order.
 """
 

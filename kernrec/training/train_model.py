@@ -135,8 +135,8 @@ def _transfer_predictions(
 
     Args:
         heads: Training data and number of trees of each head.
-        unit: Number of each row's GPU (or kernel), (N,).
-        problems: Number of each row's problem, (N,), or None to hold out no problems.
+        unit: Number of each row's GPU (or kernel).
+        problems: Number of each row's problem, or None to hold out no problems.
     """
     draw = np.random.default_rng(settings.seed)
     # If there are many rows, predict only a sample.

@@ -339,8 +339,8 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     if gpu.sm < _MERGES_SINCE:
         wavefronts = wavefronts + counts.total("shared.atomic_repeats")
     # The count of store wavefronts includes asynchronous copies by threads. Tensor cores read their operands through
-    # the same port, which moves 128 bytes per clock. On a B200, this limits matmuls of fewer than 128 columns whose
-    # operands are both in shared memory ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
+    # the same port, which moves 128 bytes per clock. On a B200, the port limits matmuls of fewer than 128 columns if
+    # both operands are in shared memory ("Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
     multiplicands = counts.total("wgmma.shared_bytes", "tcgen05.shared_bytes")
     shared = (wavefronts + multiplicands / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
     l1 = np.maximum(sectors / _L1_SECTORS_PER_CLK + counts.total("l1.wavefronts"), returned)

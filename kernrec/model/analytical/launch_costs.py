@@ -35,8 +35,8 @@ class NominalCosts:
 
 
 class LimitedCosts(NamedTuple):
-    """Costs of N launches under a power limit, (N,) each. With several pairs of power limit and clock, arrays are
-    (points, N)."""
+    """Costs of N launches under a power limit. For several pairs of power limit and clock, arrays have the shape
+    (pairs, N)."""
 
     latency_s: Floats
     power_w: Floats
@@ -50,7 +50,7 @@ class LimitedCosts(NamedTuple):
     regime: Floats
     """Bottleneck of each launch: 0 core, 1 DRAM, 2 launch overhead, 3 power limit (engine/query/power_limit.cpp)."""
     dram_j: Floats
-    """Energy of DRAM traffic in joules, (N,)."""
+    """Energy of each launch's DRAM traffic in joules."""
 
     def at(self, point: int | slice) -> "LimitedCosts":
         """Return the costs at one or more pairs of power limit and clock. `point` is an index or a slice."""

@@ -99,8 +99,8 @@ class LaunchWork:
 
         Args:
             variants: Index of each launch's code variant.
-            terms: Number of blocks, then the total trips of each loop in all blocks, (N,) each.
-            depth: Trips of each loop in the longest block, (N,) each.
+            terms: Arrays of shape (N,): number of blocks, then the total trips of each loop in all blocks.
+            depth: Arrays of shape (N,): trips of each loop in the longest block.
         """
         work = cls.empty(len(variants), len(depth))
         traffic = dram_bytes, dram_slowdown, serial_clk

@@ -209,8 +209,8 @@ class PowerModel:
         return energy
 
     def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
-        """Return (core energy at nominal voltage, DRAM energy) of N launches in joules, (N,) each. `events` is the
-        number of events of each launch, keyed by event."""
+        """Return (core energy at nominal voltage, DRAM energy) of each launch in joules. `events` contains the numbers
+        of events, keyed by event."""
         core: Any = 0.0
         for event, count in events.items():
             if event != DRAM:
@@ -287,7 +287,7 @@ class PowerModel:
         groups of events such as `issue`, which is the group of all events `issue.*`.
 
         Args:
-            events: Number of events of each launch, (N,), keyed by event.
+            events: Number of events of each launch, keyed by event.
             limited: Costs of the launches.
         """
         squared = self.voltage(limited.clock_hz) ** 2

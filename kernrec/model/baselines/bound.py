@@ -103,7 +103,7 @@ class Timing:
     sustained: bool = False
     """Whether the bound assumes the clock that large matmuls sustain under the power limit."""
     alone: bool = False
-    """Whether calls were timed one at a time. Their times include the host's time."""
+    """Whether calls were timed one at a time, so that times include the host's time."""
 
 
 GRAPH = Timing(3400.0, 10.0)

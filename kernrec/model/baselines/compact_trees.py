@@ -39,7 +39,7 @@ class CompactTrees:
     feature: Array
     """Index of the feature that each split compares."""
     threshold: Array
-    """Threshold of each split, (N,), or NaN for a leaf. Values equal to the threshold go right."""
+    """Threshold of each split, or NaN for a leaf. Values equal to the threshold go right."""
     leaf: Array
     """Value of each leaf. Splits have the value 0."""
     base: float

@@ -2,7 +2,7 @@
 
 Boosted trees correct the lower bound of `kernrec.model.baselines.bound`. They learn log(measured / bound) for latency.
 For power, they learn log(measured / power limit), or log(measured / power model) for ops with `PHYSICAL_POWER`. Each
-recorded GPU has its own trees. All other GPUs share a few shallow trees, because deeper ones would overfit the recorded
+recorded GPU has its own trees. All other GPUs share a few shallow trees, because deep trees would overfit the recorded
 GPUs. Predictions by shared trees have the source `transferred`.
 """
 

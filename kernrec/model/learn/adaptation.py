@@ -146,8 +146,7 @@ def thinned(count: int, most: int) -> Array:
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Return (mean, standard deviation) of each feature, (F,) each. The standard deviation of an unused feature is
-    infinity."""
+    """Return (mean, standard deviation) of each feature. The standard deviation of an unused feature is infinity."""
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)

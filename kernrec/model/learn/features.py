@@ -102,7 +102,7 @@ class ModelInputs:
 
     gpu: GPU
     quantities: Array
-    """Values of `QUANTITIES`, (Q, C). Unknown values are NaN. Evaluating features overwrites derived quantities."""
+    """One row for each of `QUANTITIES`. Unknown values are NaN. Evaluating features overwrites derived quantities."""
     tunables: Mapping[str, Array]
     """Values of each tunable."""
 
@@ -187,7 +187,7 @@ def _alignment(values: Array) -> Array:
 
 
 def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
-    """Return the features of C candidates, (C, F), float32. Unknown features are NaN."""
+    """Return the features of C candidates as a float32 array of shape (C, F). Unknown features are NaN."""
     filled = of_tunables(inputs.tunables, columns, len(inputs))
     plan_of(inputs.gpu, columns).fill(inputs.quantities, filled)
     return filled

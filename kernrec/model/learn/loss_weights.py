@@ -26,7 +26,7 @@ def loss_weights(
         cost: Measured cost of each row. Rows whose cost is NaN get weight 0.
         problem: Number of each row's problem.
         sharpness: Exponent of the weights.
-        trust: Additional relative weight of each row, (N,), or None. Only rows with the largest `trust` of a problem
+        trust: Additional relative weight of each row, or None. Only rows with the largest `trust` of a problem
             determine its best cost.
     """
     measured = np.isfinite(cost)

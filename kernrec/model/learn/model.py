@@ -123,7 +123,7 @@ def learned_model(
 
     Args:
         models: Pairs (model, whether the GPU is in its training data), in the order in which they apply.
-        tunables: Values of each tunable, (C,), keyed by tunable.
+        tunables: Values of each tunable, keyed by tunable.
         row_kinds: Row of `half_widths` that applies to each config.
         source: Index in `SOURCES` of the source of the corrected costs.
         half_widths: Logarithmic half-widths of the intervals of latency and energy, (kinds, 2).

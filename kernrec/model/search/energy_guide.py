@@ -40,7 +40,7 @@ class PowerModel:
     """Model that predicts a config's power from the config and its latency. Powers and latencies are logarithms."""
 
     def __init__(self, points: Points, log_s: Array, log_w: Array) -> None:
-        """Train the model on at least two configs with log latencies and log powers, (N,) each."""
+        """Train the model on the log latencies and log powers of at least two configs."""
         self._middle, self._spread = float(log_s.mean()), max(float(log_s.std()), 1e-3)
         self._process = GaussianProcess(self._placed(points, log_s), log_w)
         error, deviation = self._process.leave_one_out()
@@ -48,7 +48,7 @@ class PowerModel:
         """Half-width of the intervals, in standard deviations of the Gaussian process."""
 
     def predict(self, points: Points, log_s: Array) -> tuple[Array, Array]:
-        """Return (expected log powers, half-widths of their intervals) of C configs, (C,) each."""
+        """Return (expected log power, half-width of its interval) of each config."""
         mean, variance = self._process.predict(self._placed(points, log_s))
         return mean, self.deviations * np.sqrt(variance + self._process.noise)
 
@@ -125,8 +125,7 @@ class EnergyGuide(ObjectiveSearch):
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """Return (log costs, half-widths of their intervals) of C configs, (C,) each. Measured costs have the
-        half-width 0."""
+        """Return (log cost, half-width of its interval) of each config. Measured costs have the half-width 0."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))

@@ -50,7 +50,7 @@ class Points:
     """N points that represent configs. Their D coordinates form groups, usually one for each tunable."""
 
     coordinates: Array
-    """Coordinates, (N, D). In each group, the squared distance between two random points is about 1."""
+    """Coordinates, array of shape (N, D). In each group, the squared distance between two random points is about 1."""
     groups: Array
     """Group number of each coordinate."""
 
@@ -93,7 +93,7 @@ class GaussianProcess:
         return embedded, across, solved
 
     def predict(self, points: Points) -> tuple[Array, Array]:
-        """Return (expected values, variances without measurement noise) at C points, (C,) each."""
+        """Return (expected value, variance without measurement noise) at each point."""
         _, across, solved = self._across(points)
         variance = np.maximum(self.hyperparameters.signal - (solved * solved).sum(axis=0), _LEAST_VARIANCE)
         return self._offset + self._scale * (across @ self._pulls), self._scale**2 * variance
@@ -166,14 +166,14 @@ class SearchSpace:
         """Prepare a space.
 
         Args:
-            tunables: Values of the T tunables of each config, (C, T). NaN marks a tunable that a config lacks.
-            predicted_s: Predicted latencies in seconds, (C,), or None. NaN marks a config without a prediction.
+            tunables: Value of each tunable (column) of each config (row). NaN marks a tunable that a config lacks.
+            predicted_s: Predicted latency of each config in seconds, or None. NaN marks a config without a prediction.
             seed: Seed of the random order of configs without predictions.
         """
         count = len(tunables)
         self.predicted_s = predicted_s
         self.log_s = np.zeros(count)
-        """Log predicted latency, (C,). Configs without a prediction get the largest prediction."""
+        """Log predicted latency of each config. Configs without a prediction get the largest prediction."""
         predicted = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)
         if predicted_s is not None and predicted.any():
             self.log_s = np.log(np.where(predicted, predicted_s, np.max(predicted_s[predicted])))
@@ -259,11 +259,11 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
 
 
 def completed_predictions(tunables: Array, predicted_s: Array, seed: int = 0) -> Array:
-    """Fill gaps in the predicted latencies of a kernel's configs. Return latencies in seconds, (C,).
+    """Fill gaps in the predicted latencies of a kernel's configs. Return latencies in seconds.
 
     Args:
         tunables: Values of the T tunables of each config, array of shape (C, T).
-        predicted_s: Predicted latencies in seconds, (C,). NaN marks a gap. Gaps stay if there are fewer than `FEWEST`
+        predicted_s: Predicted latencies in seconds. NaN marks a gap. Gaps stay if there are fewer than `FEWEST`
             predictions.
         seed: Seed for choosing the configs to learn from.
     """

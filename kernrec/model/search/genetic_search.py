@@ -124,8 +124,7 @@ class GeneticSearch(ObjectiveSearch):
         return next_share(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Return the predicted log powers of N configs from their log latencies, (N,). Return zeros if no model can be
-        trained."""
+        """Predict the log power of each config from its log latency. Return zeros if no model can be trained."""
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))

@@ -75,10 +75,10 @@ class Contenders:
     expected: Array
     """Predicted log cost of each contender. All arrays have one row per contender."""
     deviation: Array
-    """Standard deviation of the error that is not common to all contenders of a kernel, (C,)."""
+    """Standard deviation of each contender's error, without the error that all contenders of a kernel share."""
     features: Array
-    """Features x of the shared part of the errors, (C, F). The norm of a row is about the standard deviation of the
-    error."""
+    """Features x of each contender (row) for the shared part of the errors. The norm of a row is about the standard
+    deviation of the error."""
     coordinates: Array
     """Coordinates of each contender, array of shape (C, D). Similar configs are near each other."""
     kernel: Array
@@ -268,7 +268,7 @@ class JointPosterior:
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
-        """Return (expected regret of a problem's current choice, probability that each contender is the best, (C,))."""
+        """Return (expected regret of a problem's current choice, probability that each contender is the best)."""
         costs = self._random_costs(problem)
         stated, misjudged = self._stated_regret(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
@@ -365,7 +365,7 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
     """Return the expected reduction of the choice's log cost by each possible measurement.
 
     Args:
-        mean: Expected log costs of the contenders, (C,).
+        mean: Expected log cost of each of C contenders.
         moves: Changes of `mean` (row) if the result of a measurement (column) exceeds its expectation by one scale of
             Student's t, array of shape (C, measurements).
         reach: Maximum reduction.

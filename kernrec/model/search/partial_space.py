@@ -68,7 +68,7 @@ class PartialSearch:
 
         Args:
             tried: Indices of the K configs that were tried.
-            costs: Time, energy, or both of each tried config, (K, 1 or 2). NaN marks a config that failed.
+            costs: Time, energy, or both of each tried config (row). NaN marks a config that failed.
         """
         left = np.ones(len(self._features), dtype=bool)
         left[tried] = False
@@ -118,7 +118,7 @@ def criteria(log: Array) -> Array:
 
 
 def _features(tunables: Array) -> Array:
-    """Return the inputs of the trees: log tunables, and the sums and differences of two log tunables, (C, F)."""
+    """Return the inputs of the trees: log tunables, and the sums and differences of two log tunables."""
     varied = tunables[:, [len(np.unique(column)) > 1 for column in tunables.T]].astype(float)
     logs = list(np.where(varied > 0, np.log2(np.maximum(varied, 2.0**-20)), -1.0).T)
     pairs = [

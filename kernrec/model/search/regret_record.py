@@ -55,9 +55,9 @@ class RegretRecord:
         """Return random draws of the weighted mean loss over P problems, (draws,).
 
         Args:
-            stated: Uncorrected expected regrets if the model is right, (P,).
-            misjudged: Additional expected regrets if the model misjudges a problem, (P,).
-            weights: Weights of the problems, (P,).
+            stated: Uncorrected expected regret of each problem if the model is right.
+            misjudged: Additional expected regret of each problem if the model misjudges the problem.
+            weights: Weight of each problem.
             seed: Seed of the draws.
         """
         draw = np.random.default_rng(seed)

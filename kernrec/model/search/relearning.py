@@ -33,12 +33,12 @@ class Evidence:
     expected: Array
     """Predicted log cost of each contender."""
     rows: Array
-    """Indices of the M measured contenders, (M,)."""
+    """Indices of the measured contenders."""
     log_cost: Array
     """Measured log cost of each measured contender."""
 
     def errors(self) -> Array:
-        """Return the errors of the predictions for the measured contenders, minus their mean, (M,)."""
+        """Return the errors of the predictions for the measured contenders, minus the mean error."""
         return _centered(self.log_cost - self.expected[self.rows])
 
 

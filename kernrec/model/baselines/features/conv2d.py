@@ -3,7 +3,7 @@
 cuDNN selects the algorithm by unpublished heuristics. So the times of four algorithms are estimated: implicit GEMM,
 Winograd's F(2x2, 3x3) and F(4x4, 3x3), and FFT. The shortest time is the bound, and all four times are features. F(2x2,
 3x3) runs as one kernel. F(4x4, 3x3) transforms images and filters, runs 36 batched matmuls and transforms the results
-back, and each step writes its results to memory (Lavin and Gray 2016, arXiv 1509.09308).
+back. Each step writes its results to memory (Lavin and Gray 2016, arXiv 1509.09308).
 """
 
 from collections.abc import Callable, Mapping
