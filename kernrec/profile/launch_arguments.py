@@ -1,7 +1,7 @@
 """Parse short descriptions of the arguments of a launch.
 
-The first descriptions are for the kernel's parameters, in order. Further ones set `__constant__` and `__device__`
-variables:
+The first descriptions are for the kernel's parameters, in order. Further descriptions set `__constant__` and
+`__device__` variables:
 
     a=f32[4096]        a buffer named a with random normal values (integers: 0 to 99)
     a=zeros:f32[4096]  a buffer of zeros

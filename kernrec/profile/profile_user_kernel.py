@@ -141,7 +141,7 @@ class _EmulationTasks:
 def _compile(
     jobs: list[CompileJob], entries: Collection[str], processors: Processors
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Yield each job with its result. All jobs compile the same source, without kernels that `entries` lacks."""
+    """Yield each job with its result. All jobs compile the same source, after kernels outside `entries` are removed."""
     source = jobs[0].source if jobs else ""
     if jobs and jobs[0].name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble

@@ -294,7 +294,7 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 
 def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) -> tuple[float, float]:
-    """Return (waits for global memory, clock cycles) of a block in which the slowest warp determines each barrier.
+    """Return (waits for global memory, clock cycles) of a block whose warps wait for the slowest warp at each barrier.
 
     Args:
         runs: executions of each basic block by each warp, an array of shape (basic blocks, warps).

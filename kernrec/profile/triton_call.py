@@ -1,7 +1,7 @@
 """Convert a launch of a Triton function to a `Kernel`, for `kernrec analyze kernels.py:matmul --spec call.toml`.
 
 A `TritonCall` (`kernrec.profile.triton_call_file`) states every argument, so the kernel has a single problem. The code
-is specialized to argument values, like `triton.jit` does. Pointers are assumed to be aligned to 16 bytes, like those of
+is specialized to argument values, as `triton.jit` does. Pointers are assumed to be aligned to 16 bytes, like those of
 memory allocators.
 """
 

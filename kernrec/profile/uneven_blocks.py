@@ -119,7 +119,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)
             continue
-        # Blocks between `block` and `following` were not emulated. Each of both levels gets half of them.
+        # Blocks between `block` and `following` were not emulated. Assign half of the blocks to each level.
         end = total if following == total else (block + following) // 2 + 1
         middle = min(max((start + end) // 2, alike[0]), alike[-1])
         parts.append(Level(middle, end - start, seen[block]))

@@ -137,7 +137,7 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
             query = with_derived("answer", _ROWS, scales=scales_for_training())
             rows = database.query(query, [op, gpu, request.kernel])
         for row in map(_Row._make, rows):
-            # A replay repeats measurements of an earlier recording, so training would count them twice.
+            # A replay only repeats measurements of an earlier recording.
             if row.replayed or row.limited:
                 reason = "that were only replayed" if row.replayed else "measured at a non-default power limit or clock"
                 reader.left_out[reason] += 1

@@ -128,7 +128,7 @@ def _transfer_predictions(
     problems: Array | None,
     settings: TrainingSettings,
 ) -> tuple[dict[str, Array], Array]:
-    """Predict rows by models trained without their GPU (or kernel) and problem.
+    """Predict rows with models trained without the rows' GPU (or kernel) and problem.
 
     Return (log ratios keyed by head, distances from the training data), as arrays of shape (N,). The log ratio of a row
     without a prediction is NaN.

@@ -119,8 +119,8 @@ class PowerModel:
     range_assumed: bool
     """Whether the range of power limits is only assumed. Limits outside an assumed range are accepted, too."""
     long_run: float
-    """Factor on the energies of tensor operations in `energy_j` for runs of a second or longer. It exceeds 1 if the
-    energies were fitted to short runs or to uninitialized inputs, which take less energy."""
+    """Factor on the energies of tensor operations in `energy_j` for runs of a second or longer. The factor exceeds 1 if
+    the energies were fitted to short runs or to uninitialized inputs, which take less energy."""
     energy_j: Mapping[str, float]
     """Joules of one event at nominal voltage, keyed by event."""
 

@@ -48,7 +48,7 @@ SPREAD = Spread(1.43, 1.41, 1.41, 1.44)
 include the error of an assumed clock. `docs/accuracy/your-kernels.md` states the coverage.
 
 Half-widths of energy also use recorded power of 12 workloads on 14 GPUs, predicted with coefficients fitted to other
-GPUs. Half-widths of energy ratios compare different workloads. Two configs of one kernel differ less.
+GPUs. Half-widths of energy ratios are cautious: they compare workloads, which differ more than configs of one kernel.
 """
 
 

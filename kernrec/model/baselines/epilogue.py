@@ -57,7 +57,7 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
 
 
 _MULTIPLES = (8, 64)
-"""Numbers of elements to a multiple of which rows can be padded: 8 (16 bytes in 16-bit types) and 64 (a tile)."""
+"""Padding makes rows a multiple of 8 elements (16 bytes in 16-bit types) or of 64 elements (a tile)."""
 
 
 @lru_cache(maxsize=256)

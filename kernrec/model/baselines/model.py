@@ -98,7 +98,7 @@ class GpuVendorModel:
             yield from (timed.latency(number, place) for place in range(len(timed.reader.backends)))
 
     def _timed_form(self, problem: Problem) -> Problem:
-        """Return `as_recorded(problem)`, after its times are in the cache."""
+        """Cache the times of `as_recorded(problem)`, and return `as_recorded(problem)`."""
         if (plain := as_recorded(problem)) not in self._timed:
             self.time([plain])
         return plain

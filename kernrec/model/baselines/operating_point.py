@@ -154,8 +154,8 @@ def _core_energy(
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # Below `least_hz`, the arithmetic would take longer than the call. A clock of `least_hz` leaves the most power
-        # for core events, so it yields an upper limit of their energy.
+        # Below `least_hz`, the arithmetic would take longer than the call. Lower clocks leave more power for core
+        # events, so `least_hz` yields the largest possible energy.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _core_energy_in_call(each, gpu.tdp_w, least_hz, gpu))

@@ -83,7 +83,7 @@ QUANTITIES = (
 """Names of the inputs, properties of the GPU, and derived quantities. Features are ratios of these quantities.
 
 - The analytical model predicts times, energies and powers, summed over all launches of a config. `clocked_j` (under the
-  power limit) and `core_j` (at nominal voltage) are energies of core events. While `wait_s` passes, blocks wait for
+  power limit) and `core_j` (at nominal voltage) are energies of core events. `wait_s` is the time that blocks wait for
   memory, barriers or results. `l2_s` and `dram_s` are the times of the traffic at full bandwidth. `core_s` scales with
   the core clock, and `fixed_s` is the overhead of launches.
 - Sizes and counts describe the longest launch: `threads` and `shared_bytes` of a block, and `registers` of a thread.
@@ -112,7 +112,7 @@ class ModelInputs:
         return cls(gpu, np.full((len(QUANTITIES), count), np.nan), tunables).changed(**quantities)
 
     def changed(self, **quantities: float | Array) -> "ModelInputs":
-        """Return a copy in which each keyword argument replaces the quantity with its name."""
+        """Return a copy in which each keyword argument replaces the quantity of the same name."""
         rows = self.quantities.copy()
         for name, values in quantities.items():
             rows[_ROWS[name]] = values

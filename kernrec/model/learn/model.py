@@ -108,7 +108,7 @@ class Model:
 
 
 ANALYTICAL = " of the analytical model"
-"""Words in a score's name which say that the score rates the analytical model."""
+"""Part of a score's name if the score rates the analytical model."""
 
 
 def learned_model(

@@ -23,8 +23,8 @@ ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
 """Maximum number of energy measurements in a later round, and the same limit as a fraction of all measured energies.
 The larger limit applies."""
 _RISK_FACTOR = 1.5
-"""Maximum distance of a config's expected cost from the best cost, in half-widths of its interval. Configs beyond the
-maximum are not measured. With 1, the search often misses the config of lowest energy (`tools/evidence search`)."""
+"""Maximum distance of a config's expected cost from the best cost, in half-widths of the cost's interval. Worse configs
+are not measured. With 1, the search often misses the config of lowest energy (`tools/evidence search`)."""
 
 
 LEVEL = 0.9

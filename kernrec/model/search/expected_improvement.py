@@ -109,7 +109,7 @@ class ExpectedImprovement:
             position = int(np.lexsort((expected[promising], -gain))[0])
             chosen.append(position)
             free[position] = False
-            # Assume that the chosen config will cost what is expected, so only variances change.
+            # Assume that the chosen config's cost will equal its expectation, so only variances change.
             column = covariance[:, position]
             covariance = covariance - np.outer(column, column) / (column[position] + process.noise)
         batch_first = np.concatenate((promising[chosen], by_gain))

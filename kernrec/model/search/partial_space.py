@@ -25,7 +25,7 @@ SEARCHES, WRONG = 14, 0
 """Number of test searches in recorded spaces, and number of searches that missed the best config by more than
 `MARGIN`."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
-"""Number of random configs at the start: the range, and the fraction of the space that applies within the range."""
+"""Number of random configs at the start: minimum and maximum, and in between a fraction of the space."""
 _BATCH, _BATCH_SHARE = 32, 0.1
 """Maximum number of configs between two fits, and the same limit as a fraction of the tried configs. The larger limit
 applies."""
