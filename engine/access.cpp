@@ -318,7 +318,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
                     std::memcpy(copies[i].data[lane], at.places[lane], amount);
         }
     }
-    // Lanes of a warp may have committed different numbers of groups, so add one pending entry per group number.
+    // Group the lanes by their cp.async group, because lanes may have committed different numbers of groups.
     for (size_t i = 0; i < targets.size(); i++) {
         const uint32_t warp = targets[i].warp;
         const uint32_t* const committed = &batch.committed[warp * kWarp];

@@ -1,4 +1,4 @@
-// Addresses of instructions: the bytes that they refer to, and errors.
+// Finds the bytes that loads and stores access, and reports invalid addresses.
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -12,7 +12,7 @@ namespace kernrec {
 
 namespace {
 
-// State spaces of the windows of generic addresses.
+// Indexed by the window number of a generic address.
 constexpr Space kWindows[] = {Space::kGlobal, Space::kShared, Space::kLocal, Space::kConst, Space::kParam};
 
 constexpr const char* kRegions[] = {
@@ -217,7 +217,7 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                 const std::pair<uint64_t, bool> order{group, is_read_only};
                 if (!first || order < first->order) first = Refusal{order, lane, text};
             };
-            uint64_t address = value(ins.a, lane) + uint64_t(ins.immediate);  // encoded like on a GPU
+            uint64_t address = value(ins.a, lane) + uint64_t(ins.immediate);
             const int64_t extended =
                 ins.a.width == 32 ? int64_t(row<int32_t>(ins.a)[lane]) : int64_t(value(ins.a, lane));
             int64_t at = int64_t(uint64_t(extended) + uint64_t(ins.immediate));
@@ -275,7 +275,7 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                            std::to_string(size) + " bytes (address " + hex(address) + ")");
             else if (write && !writable) refuse(group, true, "writes to " + region + ", which is read-only");
         }
-    if (!first) fail("the access was refused");  // unreachable: some lane fails
+    if (!first) fail("the access was refused");  // cannot happen: the access of some lane is invalid
     fail_lane(first->lane, first->text);
 }
 

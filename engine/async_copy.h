@@ -53,7 +53,7 @@ struct TensorMap {
     uint32_t moved(uint32_t axis) const { return (box[axis] + steps[axis] - 1) / steps[axis]; }
     uint64_t elements() const;
     uint64_t box_bytes() const { return elements() * element->bytes; }
-    // Return the bytes from one row of the box to the next in shared memory. A swizzled row takes `swizzle_bytes`.
+    // Distance in bytes between the starts of two rows of the box in shared memory.
     uint32_t row_pitch() const { return swizzle_bytes ? swizzle_bytes : moved(0) * element->bytes; }
     uint64_t shared_bytes() const { return elements() / moved(0) * row_pitch(); }
     void check() const;  // throw if no copy can use the map

@@ -23,7 +23,7 @@ struct Resolved {
     uint32_t buffer = 0;
     bool same = false, consecutive = false;  // addresses of a whole warp: all equal, or consecutive
     int64_t addresses[kWarp];  // address in the state space
-    size_t base = 0;           // shared memory: offset from an address to the byte in the batch's memory
+    size_t base = 0;           // index of shared address 0 in the memory of the batch
     uint8_t* places[kWarp];
 };
 
@@ -123,21 +123,21 @@ class Batch {
     uint32_t cluster_blocks() const { return launch.cluster_blocks(); }
     uint32_t lane_block(uint32_t lane) const { return lane / (warps_per_block * kWarp); }
     int64_t block_number(uint32_t block) const { return block_numbers_[block]; }
-    // Return the zero-extended value of a lane in a row of any width.
+    // Return a lane's value, zero-extended to 64 bits.
     uint64_t value(const Row& row, uint32_t lane);
     void put_value(const Row& row, uint32_t lane, uint64_t value);
     // Fail with a message that starts with the lane's block and thread.
     [[noreturn]] void fail_lane(uint32_t lane, const std::string& text) const {
         fail(lane / kWarp, lane % kWarp, text);
     }
-    // Count a bulk copy of a lane: bytes in global memory from each address, or bytes in shared memory.
+    // Contiguous part of a bulk copy in global memory.
     struct Moved {
         uint64_t address, bytes;
     };
     void count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind);
     void count_bulk_shared(uint64_t bytes, AccessKind kind);
 
-    // Record accesses to global memory by the blocks in `watched`. A lane accesses `bytes` bytes in elements of `unit`.
+    // Record accesses to global memory by the blocks in `watched`. bytes: size per lane. unit: size per element.
     void watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t unit, AccessKind kind);
     BlockWatch* watch_of(uint32_t warp);
     void touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, int64_t address, uint32_t bytes);
@@ -219,7 +219,7 @@ class Batch {
     std::vector<int32_t> positions_;  // basic block of each lane, while lanes diverge
     std::vector<uint8_t> parked_;  // whether each lane waits for other lanes of its warp
     bool any_parked_ = false;
-    std::vector<uint32_t> masks_;  // lanes of each warp at the selected position
+    std::vector<uint32_t> masks_;  // lanes of each warp at the selected basic block
     uint64_t executed_ = 0;  // number of instructions before the current basic block
     uint32_t first_of_block_ = 0;
     std::vector<int32_t> waiting_at_;  // barrier of each lane, or -1
@@ -233,7 +233,7 @@ class Batch {
     std::unique_ptr<RaceDetector> races_;
     std::unique_ptr<Checks> checks_;
     std::vector<BlockWatch*> watches_;  // recorded accesses of each block of the batch, or null
-    int64_t step_ = 0, turn_ = 0;  // basic blocks run so far, and before the current step (see watch.h)
+    int64_t step_ = 0, turn_ = 0;  // number of basic blocks run: now, and when the current step began (see watch.h)
     int64_t room_ = 0;  // number of sectors that the batch may still record
     PhaseRaces* phase_races_ = nullptr;
     std::unique_ptr<Handovers> handovers_;

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMostFindings = 100;
 constexpr uint32_t kNoLane = ~0u;
 constexpr int32_t kSeveral = -1;
-// Values of `Granule::read_lane` if several lanes of one warp, or several warps, read the bytes in the same block.
+// Values of `Granule::read_lane` for bytes that a block read in several lanes of one warp, or in several warps.
 constexpr uint32_t kSeveralLanes = 1u << 31, kSeveralWarps = ~0u;
 
 bool can_compare(const Instruction& ins, uint32_t bytes, AccessKind kind) {

@@ -42,8 +42,8 @@ constexpr uint8_t kSynchronizes = 1, kGathers = 2, kDivides = 4;
 
 // Checks of a launch, and their findings. Batches run one after another.
 struct Watch {
-    // Last write and last read of a granule, which is a few adjacent bytes of global memory. Blocks count from 1, and
-    // lanes from the start of the batch. A time is the number of earlier accesses of the batch.
+    // Last write and last read of a granule, which is a few adjacent bytes of global memory. Block numbers
+    // start at 1. Lanes are numbered within the batch. A time is the number of earlier accesses of the batch.
     struct Granule {
         int32_t writer, reader;
         uint32_t write_source, read_source, write_time, read_time, write_lane, read_lane;

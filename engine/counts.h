@@ -18,13 +18,13 @@ struct Counter {
     }
 };
 
-// Counters of a buffer, or of local memory. The first four are arrays, indexed by AccessKind. Only watched launches
-// count `kPasses` (clocks of the L1 cache) and `kTurns` (serial steps of atomic operations).
+// Counters of a buffer, or of local memory. `kSectors`, `kRequests`, `kBytes` and `kPasses` start arrays, indexed by
+// AccessKind. `kPasses` (clocks of the L1 cache) and `kTurns` (serial steps of atomics) are 0 without `Batch::watched`.
 enum BufferCounter { kSectors = 0, kRequests = 3, kBytes = 6, kPasses = 9, kAtomics = 12, kTurns, kBufferCounters };
 using BufferCounts = std::array<Counter, kBufferCounters>;
 
-// Counters of shared memory; the first two are arrays, indexed by AccessKind. `kRepeats` counts the wavefronts that
-// atomic operations save because lanes with the same address are merged.
+// Counters of shared memory. `kWavefronts` and `kIdeal` start arrays, indexed by AccessKind. `kRepeats` counts the
+// wavefronts that atomic operations save because lanes with the same address are merged.
 enum SharedCounter { kWavefronts = 0, kIdeal = 3, kRepeats = 6, kSharedAtomics, kSharedCounters };
 
 struct Counts {

@@ -328,8 +328,8 @@ void Decoder::instruction() {
     for (const Cast& later : after_) emit(later.run, later.to, later.from);
 }
 
-// No instruction may access registers of a wgmma.mma_async in flight. The accesses of a basic block between two wgmma
-// instructions are known in advance, so one operation before them checks all of them.
+// No instruction may access registers of a wgmma.mma_async in flight. A single operation checks all registers
+// that a basic block accesses between two wgmma instructions.
 void Decoder::watch_warpgroup_registers(uint32_t first, uint32_t stop) {
     std::vector<Row> rows;
     std::vector<uint32_t> sources;

@@ -1,4 +1,4 @@
-// Converts PTX instructions to operations, with one builder per opcode, registered by the file that implements it.
+// Converts PTX instructions to operations. Each file registers builders for the opcodes that it implements.
 #pragma once
 
 #include <optional>
@@ -16,9 +16,9 @@ class Decoder {
     void decode();
     uint32_t source = 0;
 
-    // Return the row of an operand of a PTX type. A narrower type reads the low part of a wider register.
+    // Return the row from which to read an operand. If the register is wider than `type`, its low part is read.
     Row read(const Operand& operand, std::string_view type);
-    // Return the row of a destination. A wider register receives the extended result after the instruction.
+    // Return the row for a result. If the register is wider than `type`, the decoder emits an extension of the result.
     Row write(const Operand& operand, std::string_view type);
     // Return the register with its own width.
     Row plain(const Operand& operand);
@@ -30,10 +30,9 @@ class Decoder {
     Row scratch(uint32_t width);
     Row clock(const Operand& operand, const std::string& name);
     Row carry(uint32_t which);
-    // Return the row of a value that an operation reads lane by lane: a constant, or a register at least as wide as the
-    // type.
+    // Like `read`, but return the whole register, for operations that read the values of single lanes.
     Row value(const Operand& operand, std::string_view type);
-    // Return a memory access at this address, with the instruction's guard. An operation may make several accesses.
+    // Return an access at the address in an operand, with the guard of the current instruction.
     Instruction access(const Operand& address, Space space);
     // Reserve a row for one lane's address that an operation computes.
     void need_lane_address() {
@@ -105,7 +104,7 @@ void carrying(Decoder& decoder, const Source& ins);
 Run cast_run(uint32_t from, uint32_t to, bool is_signed);
 Run copy_run(uint32_t width);
 
-// Call a function with a value of the integer type that `type` names, which must be one of `Types`.
+// Call a function with a value of the C++ type for a PTX type such as `s32`. Refuse types outside of `Types`.
 template <class... Types, class Call>
 Run for_integer(const std::string& type, Call call) {
     Run run = nullptr;

@@ -1,9 +1,9 @@
 // Floating-point arithmetic and conversions (PTX ISA, sections 9.7.3, 9.7.4 and 9.7.9).
 //
 // `add`, `sub`, `mul`, `div.rn`, `sqrt.rn` and `rcp.rn` round once, as IEEE 754 requires. `fma` of f32 adds the exact
-// product in double. If the rounded sum is a tie of f32, the rounding error decides. bfloat16 sums carry the rounding
-// error of double, so they are also rounded only once. The `approx` instructions return the rounded double result,
-// which is more accurate than the hardware's tables.
+// product in double. If the sum lies halfway between two floats, its error in double decides the direction of rounding.
+// Sums of bfloat16 also consider the error in double, so they are rounded only once. The `approx` instructions return
+// the rounded double result, which is more accurate than the hardware's tables.
 #include <cfenv>
 #include <cmath>
 #include <limits>
@@ -145,7 +145,7 @@ constexpr auto kTanh = [](auto a) { return rounded<decltype(a)>(std::tanh(double
 
 constexpr uint64_t kF32Tail = (1ull << 29) - 1, kF32Tie = 1ull << 28;  // mantissa bits of a double that a float lacks
 bool is_tie(double total) { return (bit_cast<uint64_t>(total) & kF32Tail) == kF32Tie; }
-// If the rounded sum is a tie of f32, the rounding error decides.
+// Move a sum that lies halfway between two floats in the direction of its rounding error.
 double decided(double product, double c, double total) {
     double sum, lost;
     two_sum(product, c, sum, lost);

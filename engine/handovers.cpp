@@ -105,7 +105,7 @@ void Handovers::learn_past(Past& past, const Past& more) {
 
 void Handovers::release(uint32_t warp, State& state, bool is_atomic) {
     Release made{number_, clocks_.snapshot(warp), past_[warp / batch_.warps_per_block]};
-    if (is_atomic && state.release) {  // its readers are also ordered after the previous release
+    if (is_atomic && state.release) {  // readers of the new value are also ordered after the previous release
         learn_past(made.past, state.release->past);
         if (state.release->batch == number_) learn(made.row, state.release->row);
         else learn(made.past[state.release->batch], state.release->row);

@@ -7,7 +7,7 @@
 // never race. The detector does not track stores after loads, elements below four bytes, or bulk copies.
 //
 // A thread may observe a store late. So a warp's first read of a released word returns the previous value and does not
-// order the warp after the release. The detector thus finds a wait that reads only once, for any order of blocks.
+// order the warp after the release. So the detector reports kernels that read a flag only once instead of in a loop.
 #pragma once
 
 #include <map>
@@ -28,10 +28,9 @@ class Handovers {
     static bool hands_over(const Program& program);
 
     void start_batch(const std::vector<int64_t>& block_numbers);
-    // Save the values before a release, just before lanes store to them.
+    // Save the values that a release is about to overwrite.
     void keep(const Instruction& ins, const Resolved& at, uint32_t bytes);
-    // Return the bytes from before the last release if the lane may not observe that release yet. Return null if the
-    // lane reads the current memory.
+    // Return the value before the last release if the lane does not observe the release yet, or else null.
     const uint8_t* overlooked(const Instruction& ins, const Resolved& at, uint32_t lane_of_warp, uint32_t bytes) const;
     // Record accesses to a writable buffer; throw Fault for a race.
     void record(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool is_atomic);
@@ -51,7 +50,7 @@ class Handovers {
     struct State {
         std::optional<Release> release;
         std::vector<uint8_t> before;  // value before the last release
-        std::set<std::pair<int32_t, uint32_t>> looked;  // batches and warps that have read the word since
+        std::set<std::pair<int32_t, uint32_t>> looked;  // batch and warp of each reader since the last release
     };
     void release(uint32_t warp, State& state, bool is_atomic);
     void acquire(uint32_t warp, const State& state);

@@ -23,7 +23,7 @@ struct ImageForm {
     std::vector<Row> coordinates;
     std::vector<Row> targets;  // result or source registers; none if discarded
     NumberType type = NumberType::kF32;
-    bool packed = false;  // results in halves of two registers
+    bool packed = false;  // two f16 results per register
     bool whole = false;   // whether coordinates are texel indices
     // For fetches: level of detail, gradients along x and y, and texel offset.
     Row level;
@@ -40,7 +40,7 @@ struct Part {
     std::vector<uint32_t> lanes;
 };
 
-// Group the lanes that run an instruction by image.
+// Group the active lanes by the image that they access.
 std::vector<Part> parts_of(Batch& batch, const Instruction& ins, const Row& handles) {
     std::map<uint64_t, Part> parts;
     each_lane(batch, ins, [&](uint32_t lane) { parts[batch.value(handles, lane)].lanes.push_back(lane); });

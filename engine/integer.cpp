@@ -171,7 +171,7 @@ const Registration kLogic({"and", "or", "xor", "not"}, [](Decoder& decoder, cons
     same_type(decoder, ins, run, type);
 });
 
-// dp4a, dp2a: multiply parts of a with octets of b starting at `from`, and add them to c.
+// dp4a, dp2a: multiply `count` parts of a by bytes of b, from byte `from`, and add the products to c.
 template <class A, class B, int count, int from>
 struct Dot {
     template <class C>
@@ -204,7 +204,7 @@ const Registration kDot({"dp4a", "dp2a"}, [](Decoder& decoder, const Source& ins
     same_type(decoder, ins, run, "b32");
 });
 
-// Carry: a separate row holds each lane's flag. A second row receives the new carry, which is computed first.
+// Arithmetic with a carry flag, which is 0 or 1 in each lane.
 template <bool subtract, bool carried>
 struct CarryResult {
     template <class U>

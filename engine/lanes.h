@@ -50,7 +50,7 @@ struct Vectorized {
     Vectorized() = default;
 };
 
-// d = op(a, b, c, e), with one source per type.
+// Compute d = op(a, b, c, e). `S` contains the types of the sources.
 template <const auto& op, class D, class... S>
 struct Lanewise : Vectorized<Lanewise<op, D, S...>, sizeof...(S)> {
     template <size_t... I>
@@ -152,7 +152,7 @@ auto by_flags(Call call, bool flag, More... more) {
     return by_flags([&](auto... rest) { return call(std::false_type{}, rest...); }, more...);
 }
 
-// Call a function with a value of the unsigned type that has this number of bits.
+// Call a function with a value of an unsigned integer type. width: size of the type in bits.
 template <class Call>
 auto for_width(uint32_t width, Call call) {
     switch (width) {

@@ -9,8 +9,8 @@
 namespace kernrec {
 namespace {
 
-// Location of a matrix in shared memory. A tile has eight consecutive rows of `row_bytes` bytes, or four rows if
-// `piece_bytes` is 32. In rows longer than 16 bytes, the address of a piece is swizzled.
+// Location of a matrix in shared memory, in tiles of eight rows (four rows if `piece_bytes` is 32). Rows longer than
+// 16 bytes are swizzled in pieces of `piece_bytes` bytes.
 struct MatrixDescriptor {
     uint32_t start;
     uint32_t leading_bytes;
@@ -19,7 +19,7 @@ struct MatrixDescriptor {
     uint32_t row_bytes;
     uint32_t piece_bytes;
 
-    // Return the address of a byte of a tile: `along` bytes along its row, in row `across`.
+    // Return the address of byte `along` of row `across`.
     uint32_t address(bool mn_major, uint32_t across, uint32_t along) const {
         const uint32_t rows = piece_bytes == 32 ? 4 : 8;
         uint32_t behind, next_rows = stride_bytes;

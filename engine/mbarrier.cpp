@@ -12,14 +12,13 @@ Space shared_or_generic(const Source& ins) { return ins.has("shared") ? Space::k
 
 enum class Action { kInitialize, kInvalidate, kExpect, kComplete, kArrive };
 
-// Parameters of an `mbarrier` instruction. `count` is a row if lanes have different counts.
 struct BarrierForm {
     Instruction barrier;
     Action action = Action::kInitialize;
-    Row count;
+    Row count;  // count of each lane, if the instruction has a count
     uint32_t default_count = 0;
     bool expects = false, releases = true, drops = false, completes = true;
-    Row state;  // for an arrival: receives the barrier's previous word
+    Row state;  // receives the state of the barrier before an arrival
 };
 
 void act_on_barriers(Batch& batch, const Instruction& ins) {

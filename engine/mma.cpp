@@ -65,7 +65,7 @@ int registers_of(Type type, int elements) { return elements * element_bits(type)
 struct Multiply {
     MatrixMultiply product;
     int a, b, c, d;
-    std::vector<Row> scales;  // scale factors, byte and thread of A, then of B
+    std::vector<Row> scales;  // scale factors, byte-id and thread-id for A, then for B
 };
 
 // Parse m<number>n<number>k<number>, and the types of D, A, B and C.
@@ -145,7 +145,6 @@ MatrixMultiply scaled_mma_form(const Modifiers& modifiers) {
     return form;
 }
 
-// Return the rows of a fragment's registers, all with the register width of the type.
 std::vector<Row> fragment(Decoder& decoder, const Operand& operand, Type type, int registers, bool write) {
     const uint32_t width = uint32_t(register_bits(type));
     const std::string register_type = width == 64 ? "b64" : "b32";
@@ -253,7 +252,7 @@ void check_wmma_shape(const std::string& shape, const std::string& type, bool is
     if (!has_shape(is_sum ? kWmmaSums : kWmmaInputs, type, shape)) refuse("shape " + shape + " of ." + type);
 }
 
-// Registers of a fragment of A or B of f16, which repeats elements.
+// In f16, fragments of A and B take eight registers, because they hold every element twice.
 constexpr int kHalfRegisters = 8;
 
 Multiply wmma_multiply_form(const Modifiers& modifiers) {

@@ -101,7 +101,7 @@ class Kernel {
             BasicBlock& made = program_.blocks.emplace_back();
             made.first = uint32_t(row[0]);
             made.count = uint32_t(row[1]);
-            made.end = row[2] ? End::kTrap : End::kNone;  // the decoder sets the end of other blocks
+            made.end = row[2] ? End::kTrap : End::kNone;  // the decoder sets the other kinds
             made.warp_synchronous = row[3];
             made.spins = row[4];
             made.goes_on = row[5];

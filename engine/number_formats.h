@@ -55,7 +55,7 @@ To bit_cast(const From& from) {
     return to;
 }
 
-// Return the bits of one number or, for tf32, of the number's register.
+// Return the size of a number in bits. A tf32 number takes a 32-bit register.
 constexpr int number_bits(NumberType type) {
     switch (type) {
         case NumberType::kB1: return 1;

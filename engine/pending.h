@@ -92,7 +92,7 @@ class AsInstruction {
 // Return a placeholder that Python replaces by the name and line of an instruction.
 inline std::string named(uint32_t source) { return "\x01" + std::to_string(source) + "\x01"; }
 
-// Complete the cp.async copies of some lanes, except their `allowed` newest groups (none if not given).
+// Complete all cp.async copies of some lanes, or all except the `allowed` newest groups.
 void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int64_t> allowed);
 
 // Asynchronous operations of a batch, oldest first. Operations finish as late as possible: the engine finishes none
@@ -101,10 +101,10 @@ class AsyncEngine {
   public:
     explicit AsyncEngine(Batch& batch) : batch_(batch) {}
 
-    // Start an operation of the current instruction, which these barriers count.
+    // Start an operation of the current instruction. `barriers` count the operation.
     void start(std::function<void()> finish, const std::vector<LanePlace>& barriers);
-    // Finish the oldest operation that one of these barriers counts, or else the oldest of all. Return false if there
-    // is none.
+    // Finish the oldest operation that a barrier in `awaited` counts, or else the oldest of all. Return false if no
+    // operation is in flight.
     bool finish_one(const std::set<SharedPlace>& awaited = {});
     void clear() { under_way_.clear(); }
 

@@ -6,8 +6,8 @@
 // copy's barrier may access the target. No thread may write the source of a bulk copy before the copying thread waits
 // for it. No thread may write an operand of a tensor core operation before some thread waits for the operation.
 //
-// When the last thread of a block exits, the block's shared memory is gone. Some warp of the block must then be ordered
-// after all accesses by other blocks of the cluster. Later accesses are races (PTX ISA, section 5.1.7.1).
+// Other blocks of the cluster must not access a block's shared memory after the block's last thread exits. Unless a
+// warp of the exiting block synchronized with such an access, the access is a race (PTX ISA, section 5.1.7.1).
 #pragma once
 
 #include <cstdlib>
@@ -33,8 +33,7 @@ class PhaseRaces : public RaceDetector {
     TileRead begin_tile(uint32_t source, const std::vector<size_t>& places, std::vector<uint32_t> warps) override;
     void end_tile(const TileRead& tile, const Knowledge* arrival) override;
 
-    // Record that a warp arrives at a barrier in shared memory, observes a complete phase, or initializes or uses the
-    // barrier.
+    // Record events of a barrier in shared memory. An arrival releases. Observing a complete phase acquires.
     void release(uint32_t warp, size_t place);
     void acquire(uint32_t warp, size_t place) { clocks.acquire(warp, place); }
     struct Touch {

@@ -69,7 +69,7 @@ enum class OperandKind : uint8_t {
 // Operand of an instruction, as Python passes it.
 struct Operand;
 
-// Parts of an instruction. A missing part makes the decoder refuse the instruction.
+// Operands or modifiers of an instruction. The decoder refuses the instruction if an index is too large.
 template <typename T>
 class Parts : public std::vector<T> {
   public:
@@ -113,7 +113,7 @@ struct BasicBlock {
     uint32_t end_source = 0;             // last instruction
     bool warp_synchronous = false;       // lanes of a warp wait for the lanes in `mask`
     bool spins = false;                  // a loop in which threads wait for others
-    bool goes_on = false;                // continues the step of the previous block (see watch.h)
+    bool goes_on = false;                // runs in the same step as the previous block (see watch.h)
     bool warpgroup_synchronous = false;  // the four warps of a warpgroup wait for each other
     std::shared_ptr<const PhaseTest> phase_test;  // lanes wait for a barrier phase in shared memory
     // Cluster barrier: 0 none, 1 arrive, 2 wait.

@@ -37,7 +37,7 @@ class TensorReads {
 
     void start_batch();
     void pass_barrier(uint32_t block);
-    // Record a fence by warps of a block. It makes their stores visible, and all stores before the last barrier.
+    // Record a fence by warps. Their stores become visible, and all stores of the block before its last barrier.
     void fence(uint32_t block, const std::vector<uint32_t>& warps);
     // Record a warp's write; throw Fault if an operation may still read the data.
     void write(uint32_t source, size_t place, uint32_t warp, bool is_copy);
@@ -58,7 +58,7 @@ class TensorReads {
     uint32_t in_flight_ = 0;
 };
 
-// Time up to which a warp is ordered after each other warp (vector_clocks.h).
+// Vector clock: the warp is ordered after events of warp u up to time `knowledge[u]` (see vector_clocks.h).
 using Knowledge = std::vector<int32_t>;
 
 // Interface of the race detectors. A place is a byte of the batch's shared memory.

@@ -78,8 +78,8 @@ struct MoveForm {
     std::vector<Row> registers;
 };
 
-// Return the cells of a warp's registers, in the order (lane of the warp, register). All threads must have the same
-// address, in lanes that the warp can access.
+// Return the cells of a warp's registers, in the order (lane of the warp, register). Fail if the threads have
+// different addresses, or if the warp cannot access the lanes.
 Cells cells_of(Batch& batch, const MoveForm& form, uint32_t warp) {
     const uint64_t address = address_at(batch, form.address, warp * kWarp);
     for (uint32_t lane = warp * kWarp; lane < (warp + 1) * kWarp; lane++)

@@ -66,8 +66,8 @@ class TensorFences {
     void tick() { now_++; }
     // `use` is kLoaded, kStored or kComputed.
     void note(Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
-    // Fail if a write of the cells by another warp is not ordered before this use. For a use that writes the cells,
-    // also fail if a load by another warp is not ordered before.
+    // Fail if a write of the cells by another warp is not ordered before the current use. If `writes`, also fail if a
+    // load by another warp is not ordered before the current use.
     void check(Batch& batch, uint32_t warp, bool writes, uint32_t block, const Cells& cells);
 
   private:
@@ -92,7 +92,7 @@ struct TensorOperation {
 class TensorOperations {
   public:
     void start_batch(Batch& batch);
-    // Issue an operation of a thread in the tensor memories of the operation's blocks.
+    // Start an operation that a thread issues.
     void issue(Batch& batch, uint32_t lane, const TensorOperation& operation);
     void commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places);
     // Start a warp's loads or stores, and finish all of them.

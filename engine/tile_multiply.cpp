@@ -150,8 +150,8 @@ void decode_small_words(Type type, bool packed, const uint32_t* words, double* o
     }
 }
 
-// Multiply the rows of A, or the columns of B, by the scale factors along K. `scale.thread` selects the lanes of each
-// group of four lanes that provide the factors.
+// Multiply the rows of A, or the columns of B, by the scale factors along K. In each group of four lanes,
+// `scale.thread` selects the lanes that provide the factors.
 void scale_numbers(const MatrixMultiply& form, const ScaleFactors& scale, bool is_b, double* numbers) {
     const int rows_of_thread = is_b ? 1 : 2, per_factor = form.k / form.factors;
     const int width = 128 / element_bits(form.a, form.packed);

@@ -8,10 +8,10 @@
 // Register r of a lane contains, for e = 0 .. p - 1:
 //   A (m x k): row g + 8 (r % (m / 8)), column 4 p (r / (m / 8)) + p t + e
 //   B (k x 8): row 4 p r + p t + e, column g
-//   C, D (m x 8): row g + 8 (r / 2), column 2 t + r % 2; as f16 in halves: row g + 8 r, column 2 t + e
+//   C, D (m x 8): row g + 8 (r / 2), column 2 t + r % 2; two f16 per register: row g + 8 r, column 2 t + e
 //
-// Decoded numbers of A are in blocks of 8 rows x `width` columns, like the registers of a fragment. Block number
-// j (m / 8) + i starts at row 8 i and column `width` j. Numbers of B are row by row, 8 per row. Sums are row by row.
+// Decoded numbers of A are stored in blocks of 8 rows x `width` columns. Block j (m / 8) + i starts at row 8 i and
+// column `width` j. B and the sums are stored row by row.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 namespace kernrec {
 namespace {
 
-// Call a function once per group of active lanes with equal member masks (row b), with (warp, first lane, mask).
+// Group the active lanes of each warp by member mask, and call each(warp, first lane, mask) for each group.
 template <class Each>
 void each_group(Batch& batch, const Instruction& ins, Each each) {
     const uint32_t* members = ins.b ? batch.row<uint32_t>(ins.b) : nullptr;

@@ -173,7 +173,7 @@ void multiply(Batch& batch, const Instruction& ins) {
         const std::vector<uint8_t> a_bytes =
             form.a ? tile_of(a_type, 64, form.a_mn_major, form.a) : std::vector<uint8_t>();
         batch.work().warpgroups.start(batch, group.number, form, places);
-        std::vector<double> b(size_t(n) * size_t(k));  // in groups of eight columns by K
+        std::vector<double> b(size_t(n) * size_t(k));  // blocks of shape (k, 8)
         double row[256];
         for (int column = 0; column < n; ++column) {
             decode_bytes(b_type, &b_bytes[size_t(column) * kTileRowBytes], k, row);

@@ -1,4 +1,4 @@
-// Arithmetic of expressions on 64-bit integers, which wrap, and on reals. No operation fails: x // 0 is 0.
+// Arithmetic of expressions on 64-bit integers and on reals. Integers wrap. No operation fails: x // 0 is 0.
 #pragma once
 
 #include <cmath>
@@ -64,7 +64,7 @@ inline double modulo(double a, double b) {
     if (rest == 0.0) return std::copysign(0.0, b);
     return (rest < 0.0) != (b < 0.0) ? rest + b : rest;
 }
-// Like Python and NumPy, subtract the modulus first, then divide and round.
+// Python and NumPy also subtract the remainder before they divide and round.
 inline double floor_divide(double a, double b) {
     if (b == 0.0) return 0.0;
     const double quotient = (a - modulo(a, b)) / b;

@@ -21,7 +21,7 @@ struct Bound {
     Table<const double> features() const { return {table.data(), int64_t(table.size()) / count, count, count, 1}; }
 };
 
-// Item counts whose predictions determine the time of an item count.
+// Item counts at which trees are evaluated, to predict the time of a given item count.
 struct ItemPoints {
     // Largest grid point at or below the item count, then `near` chosen counts up to the next grid point, then further
     // grid points.
@@ -30,7 +30,7 @@ struct ItemPoints {
     bool between = false;  // strictly between the first two of the `near` counts
 
     ItemPoints(int64_t items, int64_t farthest);
-    // Return the time of the item count. own_s, bounds: monotonic bound of the item count and at each of the points.
+    // own_s: monotonic bound at the given item count. bounds, at_points: bounds and predictions at `numbers`.
     double seconds(double own_s, const double* bounds, const Row<const double>& at_points) const;
 };
 
@@ -38,9 +38,9 @@ struct ItemPoints {
 // times at these points limit the time of the problem.
 class MoreItems {
   public:
-    // flat: D sizes of each of the N problems. alone: dimension that counts the items if the first size is 1; -1 if
-    // there is none. together: the same for a larger first size. farthest: largest grid point to evaluate. It must not
-    // depend on the item count: every further point can lower the predicted time.
+    // flat: D sizes of each of the N problems. alone, together: dimension that counts the items if the first size
+    // is 1, or larger than 1 (-1: none). farthest: largest grid point to evaluate. It must not depend on the item
+    // count, because every further point can lower the predicted time.
     MoreItems(const std::vector<double>& flat, int64_t problems, int64_t alone, int64_t together, int64_t farthest);
 
     // Return the sizes of all problems and points, (D, P).

@@ -4,7 +4,7 @@
 // recordings usually contain (`chosen`). The time at such a count is the minimum of the predictions at this count and
 // at larger counts. Between two counts, a monotonic bound interpolates.
 //
-// This minimum considers all larger counts up to the next point of a coarse grid, and then only points of the grid.
+// Beyond the next point of a coarse grid, only points of the grid are evaluated.
 #include <algorithm>
 
 #include "bound.h"
@@ -16,7 +16,7 @@ namespace {
 
 // The coarse grid has all powers of two. From `kFirstHalf` to `kLastHalf`, it also has 1.5 times each power.
 constexpr int64_t kFirstHalf = 256, kLastHalf = 1024;
-constexpr size_t kAhead = 4;          // minimum number of grid points after the next grid point to evaluate
+constexpr size_t kAhead = 4;          // minimum number of grid points to evaluate beyond the next grid point
 constexpr int64_t kEvery = 17;        // recordings contain all item counts up to this one
 // Beyond `kEvery`, recordings contain p, 1.25 p, 1.5 p and 1.75 p for powers of two p, and each of these plus 1. Steps
 // are at least `kLeastQuarter`.
@@ -133,7 +133,7 @@ class BackendTimes {
             features, {base.data(), backends_, count, count, 1}, {least.data(), count}, kInfinity, std::nullopt};
         std::vector<double> room(size_t(backends_ * count));
         const Table<double> at_points(room.data(), backends_, count, count, 1);
-        // A far point can only lower the time, so trees stop as soon as a point is slower than the last near point.
+        // A far point only matters if it is faster than the last near point. Other far points need no exact time.
         std::vector<TreeReader::Cell> near, far;
         const auto each = [&](auto apply) {
             for (size_t i = 0; i < more.starts().size(); i++)

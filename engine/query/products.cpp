@@ -50,10 +50,10 @@ constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
 constexpr double kLeastSplit = 256.0;  // minimum elements of a part in a split reduction
 constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replace 0 in logarithms
 constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest alignments of sizes and of rows
-// Largest power of two that counts in the length of a stored row: 16 elements fill a load of 16 bytes.
+// Rows that are aligned to more than 16 elements load no faster: 16 elements fill a load of 16 bytes.
 constexpr int64_t kMostStored = 16;
 constexpr double kFullWarps = 16.0;       // warps per SM that reach the full rate
-constexpr double kFewWarps = 0.3;         // fewer warps reach (warps / `kFullWarps`) to this power
+constexpr double kFewWarps = 0.3;         // rate with fewer warps / full rate = (warps / kFullWarps)^kFewWarps
 constexpr double kReread = 0.5;           // fraction of operands beyond L2 that every tile reads again
 constexpr double kOverlap = 3.4;          // exponent of the smooth maximum of math and memory without tensor cores
 // Slowdown of DRAM if rows of the second operand are k elements apart: kStrided + (k / strided_k)^kStridedPower.
@@ -71,7 +71,7 @@ double aligned(double size, int64_t most) {
 
 // Figures of a data type's matmuls on a GPU, and the tiles of its library.
 struct Products {
-    double a_bytes, b_bytes, c_bytes;  // bytes per element of A (read and quantized), of the weights, of the result
+    double a_bytes, b_bytes, c_bytes;  // bytes per element of A (read and quantize), of the weights, of the result
     double peak_flops, bandwidth;      // from the data sheet
     double dram, l2;                   // achieved bytes per second
     double l2_bytes, sms;

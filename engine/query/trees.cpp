@@ -75,7 +75,7 @@ Trees::Trees(int64_t features, int64_t trees, int64_t levels, Flat<uint16_t> col
             const auto at = [&](int64_t lower) {
                 return trees * ((int64_t(1) << lower) - 1) + (tree << lower) + (place << (lower - level));
             };
-            // Thresholds below a leaf are infinite, and all leaves there are equal.
+            // In the arrays, an early leaf has an infinite threshold, and the last level repeats its value.
             const bool is_leaf = level == levels || values[at(level)] == std::numeric_limits<float>::infinity();
             const int64_t column = is_leaf ? 0 : int64_t(columns[at(level)]);
             add_node(is_leaf, values[at(is_leaf ? levels : level)], int64_t(order.size() - next),

@@ -45,7 +45,8 @@ class Trees {
 
     std::vector<size_t> start_;
     // A feature that is not less than the threshold leads to the right child, which follows the left child. In a leaf,
-    // `threshold` has the bits of the value, and `left` is 0. Its feature 0 is below every value: descents stay there.
+    // `threshold` has the bits of the value, and `left` is 0. Feature 0 is below every value, so a descent stays at the
+    // leaf.
     struct Node {
         int32_t threshold;
         uint16_t left;  // distance to the left child
@@ -61,8 +62,8 @@ class Trees {
 // Trees for one kind of problem in S backends.
 class TreeReader {
   public:
-    // rows: features of each backend, (S, F). For each problem, feature columns[i] is row places[i] of `Inputs::table`.
-    // Features in `own_columns` depend on problem and backend: `Inputs::own`.
+    // rows: features of each backend, (S, F). Row places[i] of `Inputs::table` contains feature columns[i] of each
+    // problem. Features in `own_columns` depend on problem and backend: `Inputs::own`.
     TreeReader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
                Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns);
 
@@ -74,7 +75,7 @@ class TreeReader {
         double most;  // upper bound
         std::optional<Array<const double, 3>> own;  // features of backends and problems, (own columns, S, N)
     };
-    // A value to compute: of a backend on a problem. The exact value only matters if it is less than `enough`.
+    // Value to compute for a backend and a problem. The exact value only matters if it is less than `enough`.
     struct Cell {
         int64_t backend, problem;
         double enough;
