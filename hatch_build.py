@@ -1,11 +1,11 @@
 """Compile the engine (`engine/`, C++17) during an installation or when a wheel is built.
 
 The system's compiler compiles the engine, or the package `ziglang` if there is none. kernrec cannot answer without its
-engine, so the build fails if the compiler does. The file name holds a hash of the sources: kernrec never loads an
+engine, so a failed compilation fails the build. The file name holds a hash of the sources: kernrec never loads an
 outdated engine. From Python 3.12 on, one wheel per platform serves all versions of Python (not on Windows).
 
-`build/engine` keeps object files, named by a hash of the preprocessed code: another Python compiles only the few files
-that depend on its headers.
+`build/engine` keeps object files, named by a hash of the preprocessed code. A build for another version of Python
+compiles only the few files that depend on Python's headers.
 """
 
 import hashlib

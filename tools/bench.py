@@ -6,7 +6,7 @@ Times are processor times. A command exits with status 1 if a result misses its 
 import os
 import sys
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # Set it before NumPy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy reads the variable during its import.
 
 from front import main
 

@@ -57,7 +57,7 @@ Factors = Mapping[Key, list[float]]
 """Logarithms of factors between times of the same problem, keyed by (source, backend, data type, GPU):
 
     repeats    the same version ran the same kernels again on a GPU of the same model
-    versions   a later version ran the problem; subtracting neighbors along `m` removes its general speedup
+    versions   speedup by a later version, minus the speedup at the next larger `m`
     neighbors  times per unit of work of two problems with the same kernels and sizes within 8 %
 
 Differences of two errors are divided by the square root of two. The interval of a time contains 90 % of the factors of
@@ -71,8 +71,8 @@ def origin(row: Row) -> Key:
 
 
 def narrowest(factors: Factors, key: Key, but: str = "") -> Array:
-    """Return the factors of recordings that share the first fields of a key: as many fields as leave `ENOUGH` factors.
-    The array is empty if one shared field leaves too few. Recordings of the GPU `but` are held out."""
+    """Return at least `ENOUGH` factors, whose keys share as many leading fields with `key` as possible. Return an empty
+    array if too few share the first field. Recordings of the GPU `but` are held out."""
     for same in (4, 3, 2, 1):
         groups = [logs for other, logs in factors.items() if other[:same] == key[:same] and other[3] != but]
         if sum(map(len, groups)) >= ENOUGH:

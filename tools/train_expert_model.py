@@ -3,8 +3,9 @@
 `triton/moe_near_best_configs.parquet` contains all configs that are within 1 % of the best one, for 207 problems on
 each of four GPUs (zksainx/pipeweave, Apache-2.0). Trees classify whether a config of the search space is near the best
 (`kernrec.recommender.serving.expert_ranking`). Before the training, the tool holds out each fifth of the problems on
-all GPUs, then each GPU. It prints for how many problems the top recommendation, and at least one of the top three, is
-near the best. These figures are stored in the model's card. `--folds 0` skips this step.
+all GPUs, then each GPU. It prints the fraction of problems whose top recommendation is near the best, and the fraction
+of problems with a near-best config among the top three. The model's card stores the fractions. `--folds 0` skips this
+step.
 """
 
 import json
@@ -26,7 +27,7 @@ from kernrec.util.optional import import_optional
 GPUS = {"a100": "a100-sxm4-80gb", "h20": "h20", "h800": "h800-sxm", "l40": "l40"}
 FOLDS = 5
 _FAR = 200
-"""Number of random configs per problem for training that are not near the best."""
+"""Number of training configs per problem that are not near the best, drawn at random."""
 _FAR_WEIGHT = 10.0
 _TREES, _LEVELS, _RATE = 200, 7, 0.12
 _TUNABLES = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages")

@@ -46,7 +46,7 @@ FEWEST = 10
 
 @dataclass
 class RecordedProblem:
-    """Problem on a GPU, with the recorded time in seconds of each config, a tuple of values of `COLUMNS`."""
+    """Problem on a GPU. `times` has the recorded times in seconds, keyed by the config's values of `COLUMNS`."""
 
     gpu: str
     problem: Problem

@@ -23,7 +23,7 @@ def main() -> None:
     from kernrec.cli.app import run
 
     status = run(sys.argv[1:])
-    # Skip garbage collection at exit, which takes time. Triton needs it, because it warns about remaining objects.
+    # Skip garbage collection at exit to save time, except with Triton, which warns about objects that remain.
     if "triton" not in sys.modules:
         gc.freeze()
     sys.exit(status)

@@ -62,7 +62,7 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
 
     Args:
         entries: Names of the kernels. None selects the file's only kernel.
-        run: Function that analyzes one kernel on one GPU. Its argument is the options.
+        run: Function that takes options, and analyzes one kernel on one GPU.
 
     Raises:
         UsageError: An option applies only to a single kernel.

@@ -136,7 +136,7 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
 
 
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether the host code launches kernels, and the user gave only values of device variables."""
+    """Return whether the host code launches kernels and the user gave values only for device variables."""
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import whole_source
 
@@ -254,7 +254,7 @@ def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:
-    """Split `kernel.cu:name` into the path and the kernel's name, or None if the text has no name."""
+    """Split `kernel.cu:name` into the path and the kernel's name. The name of `kernel.cu` is None."""
     named = re.fullmatch(r"(.+?\.(?:cu|ptx)):(.+)", str(source))
     return (Path(named[1]), named[2]) if named else (source, None)
 

@@ -29,20 +29,19 @@ _SHOWN = 12
 """Maximum number of changed answers to print."""
 
 
-def present(text: str) -> str:
-    """Return the value of --gpu. Raise `UsageError` if it is a GPU file."""
+def _refuse_gpu_file(text: str) -> str:
     if text.lower().endswith(".toml"):
         raise UsageError(f"--gpu {text} is a GPU file for predictions; to measure, name a GPU of this machine")
     return text
 
 
-Gpu = Annotated[str, option("GPU: auto, or its index on this machine.", "--gpu", callback=present)]
+Gpu = Annotated[str, option("GPU: auto, or its index on this machine.", "--gpu", callback=_refuse_gpu_file)]
 
 _SHIPPED = "shipped"
 """Value of --replay that selects the recording that ships with kernrec."""
 _SEARCHES = ("guide", "genetic")
 _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
-"""Effort for each problem, keyed by strategy."""
+"""Efforts, which limit the number of configs per problem, keyed by strategy."""
 _ONLY_FOR = {
     "objective": ("refine", *_SEARCHES),
     "workload": (*_EFFORTS, "refine"),
@@ -115,7 +114,7 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Return (budget, mean regret at which the strategy `refine` stops, or None)."""
+        """Return the budget, and the mean regret at which the strategy `refine` stops or None."""
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")

@@ -11,7 +11,7 @@ from kernrec.errors import UsageError, unknown
 
 
 def removed(file: str = "removed.toml") -> dict[str, str]:
-    """Return the content of a TOML file in this folder."""
+    """Return the removed names and their replacements, or the names that other tools use."""
     import tomllib
 
     return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))

@@ -178,7 +178,7 @@ class Options:
 
     @property
     def whose(self) -> str:
-        """Return the value of --backend if it is `mixed` or `kernrec`, or an empty string."""
+        """Return `mixed` or `kernrec` if --backend has this value, or else an empty string."""
         return self._backends[1]
 
     @cached_property

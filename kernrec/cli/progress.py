@@ -27,7 +27,7 @@ class Lines:
     def __init__(self, every_s: float = _LINE_S) -> None:
         self._every_s = every_s
         self._last: dict[str, tuple[str, str, float]] = {}
-        """(problem, tier, time in seconds) of each device's last line."""
+        """(problem, `Progress.tier`, time of printing in seconds) of the last line, keyed by device."""
         self._best_s: dict[tuple[str, str], float] = {}
         self._failures: defaultdict[str, Counter[str]] = defaultdict(Counter)
 

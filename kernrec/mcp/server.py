@@ -97,7 +97,7 @@ def _refused(tool: str, errors: Sequence[Mapping[str, Any]]) -> str:
 def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> None:
     """Serve the tools over standard input and output until the client closes them.
 
-    Raise `UsageError` if the databases or the folder cannot be read, and `KernrecError` without the MCP SDK.
+    Raise `UsageError` if a database or the folder cannot be read, and `KernrecError` if the MCP SDK is missing.
     """
     import_optional("mcp", "serving tools", "mcp")
     make_server(Recommender(databases), Folder(folder), limits).run("stdio")

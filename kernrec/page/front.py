@@ -145,11 +145,11 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     """Return a point for each config at each operating point, with the Pareto front and the measurements.
 
     Returns:
-        Plain values. `points` has one list per column. `kernel`, `point`, `source` and `bottleneck` index the lists
-            `kernels`, `operating_points`, `sources` and `bottlenecks`. `config` indexes the `values` of the kernel in
-            `configs`. `front` has the indices of the points on the front, fastest first. `measured` has the provenance
-            of measured points, keyed by index. If no kernel runs the problem, there are no points. `no_kernel` then
-            gives the reason, and `baselines` the costs of backends.
+        Plain values. `points` has one list per column. The columns `kernel`, `point`, `source` and `bottleneck` are
+            indices in `kernels`, `operating_points`, `sources` and `bottlenecks`. The column `config` is an index in
+            the kernel's `values` in `configs`. `front` has the indices of the points on the front, fastest first.
+            `measured` has the provenance of measured points, keyed by index. If no kernel runs the problem, `no_kernel`
+            is the reason and `baselines` has the costs of backends, but there are no points.
 
     Raises:
         KernrecError: Neither a kernel nor a backend runs the problem.

@@ -52,7 +52,7 @@ def run(
             cells["merge [s]"] = f"{spent(partial(merge_file, own, theirs)):.2f}"
             cells["again [s]"] = f"{spent(partial(merge_file, own, theirs)):.2f}"
             ask = partial(python, _QUERY, own, _GPU, keys[0], min(count // len(keys), _CONFIGS), environment=os.environ)
-            cells["first [s]"] = f"{spent(ask):.2f}"  # This includes writing a file for later queries.
+            cells["first [s]"] = f"{spent(ask):.2f}"  # The first query also writes a file for later queries.
             cells["query [s]"] = f"{median(spent(ask) for _ in range(3)):.3f}"
             for title, who in (("check [MB]", resource.RUSAGE_CHILDREN), ("add [MB]", resource.RUSAGE_SELF)):
                 cells[title] = f"{resource.getrusage(who).ru_maxrss / 1e3:.0f}"
@@ -72,7 +72,7 @@ def fill(path: Path, rows: int, most_problems: int = _PROBLEMS) -> list[str]:
         values = (f'CAST({COLUMNS.get(name, "NULL")} AS {kinds[name]}) AS "{name}"' for name in names
                   if name not in ("config_id", "problem_id"))  # fmt: skip
         columns, connection = ", ".join(values), database._connection
-        # Draw random numbers once, into a table, and store its rows from there.
+        # The temporary table stores the random numbers, because keys are hashes of the stored values.
         for start in range(0, rows, 1_000_000):
             connection.execute(
                 f"CREATE OR REPLACE TEMP TABLE made AS SELECT {columns}, config_id, problem_id "

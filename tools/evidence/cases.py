@@ -1,5 +1,5 @@
 """Compare recorded and predicted times. A loader creates `Cases`. `Cases.parts` or `held_out` splits them into parts.
-`report` prints a table with a row per part. Functions of the cases, the metrics, return the cells."""
+`report` prints a table with a row per part. Metrics are functions from cases to the cells of a row."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ class Cases:
         return Cases({name: column[rows] for name, column in self.columns.items()})
 
     def rows(self, *names: str) -> dict[tuple[object, ...], Array]:
-        """Return the indices of the cases with each combination of values in the columns, in order of appearance."""
+        """Return the indices of cases, keyed by the values in the columns `names`, in order of appearance."""
         rows: dict[tuple[object, ...], list[int]] = {}
         for row, key in enumerate(zip(*(self[name].tolist() for name in names), strict=True)):
             rows.setdefault(key, []).append(row)
@@ -113,8 +113,8 @@ def geometric_mean(ratio: Array) -> float:
 
 
 def agreement(cases: Cases) -> dict[str, object]:
-    """Return rank correlation, median error, and mean predicted / recorded time. `no level` is the median error after
-    division by the median ratio: all times are wrong by one factor if a recording's clock is unknown."""
+    """Return table cells. `ratio` is the geometric mean of predicted / recorded time. `no level` is the median error
+    after division by the median ratio. An unknown clock makes all times of a recording wrong by the same factor."""
     recorded, predicted = cases["recorded"], cases["predicted"]
     level = float(np.exp(np.median(cases.error)))
     return {

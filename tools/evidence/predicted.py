@@ -2,7 +2,7 @@
 
 `recordings/spaces.toml` lists recordings of public kernels. `--sources` names copies of the repositories
 (AutoTuningAssociation/benchmark_hub and fjwillemsen/kernel_tuner_paper, both MIT). The specs in `recordings/kernels`
-were written for kernrec. Configs are profiled like `kernrec analyze` does. kernrec's cache keeps the profiles, so an
+were written for kernrec. Configs are profiled as by `kernrec analyze`. kernrec's cache keeps the profiles, so an
 interrupted run continues, and a second run takes seconds.
 """
 
@@ -53,7 +53,7 @@ BUSY_S = 0.09
 HOLD_S = 2.0
 """Maximum time in seconds for which an idle GPU keeps a raised clock."""
 STEP = 1.1
-"""Ratio between times of a config's first and last launches above which the clock must have changed."""
+"""Maximum ratio between times of a config's first and last launches at an unchanged clock."""
 
 
 def raised_configs(path: Path) -> set[frozenset[tuple[str, int]]]:
@@ -124,8 +124,8 @@ class Space:
 
 
 def read_space(path: Path, times: str = "latency_s") -> Space:
-    """Read the configs that ran successfully from a Parquet file or a JSON file of Kernel Tuner (T4 or cache). For
-    JSON, `log_deviation` is the standard deviation of the logarithm of the time of a launch."""
+    """Read the configs that ran successfully from a Parquet file, or from a T4 or cache file of Kernel Tuner. For
+    Kernel Tuner, `log_deviation` is the standard deviation of the logarithm of the time of a launch."""
     if path.suffix == ".parquet":
         table = parquet_columns(path)
         outcome = table.get("outcome", np.full(len(table[times]), "ok"))
@@ -226,7 +226,7 @@ class Rows(NamedTuple):
 
 
 def read_rows(recording: Recording, kernel: Kernel, folder: Path) -> Rows:
-    """Read the rows of a recording that ran successfully. Tunables that the file lacks have the spec's first value."""
+    """Read a recording without failed runs. Tunables that the file lacks have the spec's first value."""
     space = read_space(folder / recording.file, recording.times)
     for name, value in recording.columns.items():
         space = space.take(np.flatnonzero(space.tunables[name] == value))
@@ -260,8 +260,8 @@ class Sample:
 
         The cases have these further columns: `free_s` and `free_j` are the predicted time and energy at the default
         clock. `predicted_j` is the predicted energy at the recorded clock. `energy at predicted` and `energy at free`
-        are log(energy from the power model and the recorded time / predicted energy). `recorded_j` is the recorded
-        energy, or NaN if there is none.
+        are log(e / predicted_j) and log(e / free_j), where e is the power model's energy for the recorded time.
+        `recorded_j` is the recorded energy, or NaN if there is none.
         """
         table, point, space = self.table, self.point, self.table.space.at(self.problem)
         place = table.space.find(list(self.configs))

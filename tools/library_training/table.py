@@ -101,12 +101,11 @@ class Table:
         return np.flatnonzero((self.recording.gpu == gpu) & np.isfinite(self.target[quantity]))
 
     def carried(self, gpu: str, quantity: str) -> Array:
-        """Return the indices of `on` without `local` backends, whose times do not carry over to other GPUs."""
+        """Return `on(gpu, quantity)` without rows of `local` backends, whose times do not carry over to other GPUs."""
         rows = self.on(gpu, quantity)
         return rows[~np.isin(self.recording.backend[rows], self.recording.recorded.local)]
 
     def carried_by(self, gpus: Sequence[str], quantity: str) -> Array:
-        """Return the indices of `carried` of several GPUs."""
         return np.concatenate([self.carried(gpu, quantity) for gpu in gpus])
 
     def gpus(self, quantity: str) -> list[str]:

@@ -33,7 +33,7 @@ _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
 """Numbers of trees for power, and maximum number of leaves. They are smaller, because recorded power is noisier."""
 _FEWEST_POWERS = 2000
 """Minimum number of recorded powers for training trees that split. With fewer powers, only the mean level is learned.
-If there are only a few hundred long launches, trees would apply their peculiarities to short launches."""
+Trees that are trained on a few hundred long launches predict short launches badly."""
 _NEVER_SPLIT = 1e9
 _ROWS_PER_LEAF = 60
 _FEW_ROWS = 5000
@@ -91,8 +91,8 @@ def boost_gpu(table: Table, quantity: str, gpu: str, rows: Array) -> Boosted:
 
 
 def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]) -> Boosted:
-    """Train trees for unrecorded GPUs on recorded GPUs, keyed by architecture. The trees' correction is scaled by a
-    factor, chosen so that trees of the other architectures best predict each architecture."""
+    """Train trees for unrecorded GPUs. families: recorded GPUs, keyed by architecture. The scale of the correction by
+    trees is chosen by predicting each architecture with trees of the other architectures."""
     rows = {arch: table.carried_by(gpus, quantity) for arch, gpus in families.items()}
     boosted = boost_shared(table, quantity, np.concatenate(list(rows.values())))
     if len(table.families(quantity)) < _LEAST_FAMILIES:

@@ -52,7 +52,7 @@ def run(
 
 
 def spaces(name: str, data: Path, sources: Path | None, configs: int, processes: int) -> Iterator[Cases]:
-    """Yield the cases of a sample of each recording of a public kernel."""
+    """Sample each recording of a public kernel, and yield the cases of each sample."""
     for recording in SETS[name].recordings:
         try:
             yield sampled_space(SETS[name], recording, (sources, data), configs, processes).cases(name)

@@ -1,8 +1,8 @@
 """Compare the fastest baseline with recordings that no baseline model was trained on, and count missing baselines.
 
 DeepBench's convolutions and matmuls (cuDNN 7.6 and cuBLAS, V100 and P100), and the fp8 matmuls of an H20 and an H800
-(zksainx/pipeweave), are predicted from other GPUs or from physics. The last line counts problems of random sizes, of
-all ops on random GPUs that have the data type, for which no backend has a baseline.
+(zksainx/pipeweave), are predicted from other GPUs or from physics. The last line counts problems without any
+baseline, among random sizes of all ops on random GPUs that support the data type.
 """
 
 from collections.abc import Iterator

@@ -28,9 +28,9 @@ from kernrec.model.analytical.power import PowerModel
 SPREAD = 0.05
 """Standard deviation of the error of a good recording, as a fraction of its power."""
 ROWS = 20
-"""Weight of a recording in the fit, in rows with the standard deviation `SPREAD`."""
+"""Weight of a recording in the fit, as a number of rows whose standard deviation is `SPREAD`."""
 BELOW_LIMIT = 0.96
-"""Maximum fraction of the power limit at which the limit is assumed not to slow down a load."""
+"""Fraction of the power limit below which a load is assumed to run at full speed."""
 GEMMS = 600
 """Approximate number of library GEMMs in the fit, chosen at even intervals."""
 STEP = 1e-6

@@ -5,14 +5,13 @@
     tools/evidence intervals --cases cases.json [--power power.json]
 
 Widths are quantiles of errors at the recorded clock or, with `--free`, the clock that a GPU should hold. The error of
-an energy consists of two independent parts: the effect of the error in time, and the error of the power for the
-recorded time, with coefficients that were fitted without the GPU. To test the widths, each kernel and each GPU is held
-out. `kernrec.model.analytical.spread.SPREAD` contains widths that this tool printed.
+an energy has two independent parts. The first part is the effect of the error in time. The second part is the error of
+the power for the recorded time, with coefficients that were fitted without the GPU. To test the widths, each kernel and
+each GPU is held out. `kernrec.model.analytical.spread.SPREAD` contains widths that this tool printed.
 
 All configs of a kernel on a GPU share a part of their error. So all kernels, and all GPUs of a kernel, have equal
-weights. An imaginary kernel is added to the recorded kernels: its 90 % interval is `INTERVAL`, and its configs do not
-share the fraction `OWN` of the variance (hierarchical conformal prediction, as in `kernrec.model.learn.conformal`). All
-bottlenecks have one width.
+weights. Hierarchical conformal prediction (`kernrec.model.learn.conformal`) adds an imaginary kernel with the 90 %
+interval `INTERVAL`. The fraction `OWN` of its variance is specific to each config. All bottlenecks have one width.
 """
 
 from collections.abc import Sequence
@@ -94,7 +93,7 @@ def half_width(parts: Parts, pairs: bool) -> float:
 def _inside(sides: Sequence[tuple[Array, Array]], width: float) -> tuple[float, float]:
     """Return (weight of the errors within a width, weight of all errors).
 
-    With two `sides`, an error is the sum of an error of each side, in all combinations."""
+    With two `sides`, each error of the first side is added to each error of the second side."""
     (first, weight), (second, other) = sides if len(sides) > 1 else (*sides, (np.zeros(1), np.ones(1)))
     below = np.concatenate([[0.0], np.cumsum(other)])
     reached = below[np.searchsorted(second, width - first, side="right")]
@@ -153,7 +152,7 @@ def _without(parts: Parts, column: str, name: str) -> Parts:
 
 
 def _names(part: Cases, column: str) -> np.ndarray:
-    names = part[column]  # of a GPU: its name, and a label of the recording
+    names = part[column]  # A label of the recording follows the name of a GPU.
     return np.array([name.split()[0] for name in names]) if column == "gpu" else names
 
 

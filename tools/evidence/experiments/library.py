@@ -65,7 +65,7 @@ def shapes_of(data: Path, name: str, gpu: str, count: int) -> Iterator[Shape]:
 
 
 def _charts(table: str) -> Iterator[Shape]:
-    """Yield attention from FlashAttention-3's charts: 16,384 tokens in all, and a hidden size of 2,048."""
+    """Yield attention problems from FlashAttention-3's charts, with 16,384 tokens and a hidden size of 2,048."""
     text = Path(__file__).with_name("attention_charts.toml").read_text(encoding="utf-8")
     for name, rates in tomllib.loads(text)[table].items():
         head_dim, causal = int(name.partition("-")[0]), int(name.endswith("-causal"))

@@ -165,17 +165,17 @@ def _throughput(title: str, loads: Sequence[Load], held_out: Mapping[str, Coeffi
 
 
 def _ratio_at_limit(load: Load, model: PowerModel, more_j: float | np.ndarray = 0.0) -> float:
-    """Return predicted over recorded throughput at the power limit. The core takes `more_j` more energy per second than
-    in the model."""
+    """Return predicted / recorded throughput at the power limit. In each second, the core is assumed to take `more_j`
+    joules more than in the model."""
     core_j, dram_j = model.dynamic(load.rates)
     launch = NominalCosts(load.clock_hz / model.boost_hz, 0.0, 0.0, core_j + more_j, dram_j)
     return 1.0 / float(model.apply_power_limit(launch, load.power_w).latency_s[0])
 
 
 def _long_runs(loads: Sequence[Load]) -> None:
-    """Print how much more energy tensor cores take in long runs than in the power model, according to recorded matmuls.
-    Also print the error in throughput with this factor, and with the median factor of the other GPUs. Skip GPUs whose
-    energies were fitted to long runs."""
+    """Print (recorded energy / energy in the power model) of tensor cores in long matmuls. Also print predicted over
+    recorded throughput with the model's ratio, and with the median ratio of the other GPUs. Skip GPUs whose energies
+    were fitted to long runs."""
     rows = []
     for load, model in ((load, PowerModel.for_gpu(find_gpu(load.gpu))) for load in loads):
         if model.long_run > 1.0:

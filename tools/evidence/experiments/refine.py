@@ -62,8 +62,8 @@ def run(
     pairs = (tuple(FILES), tuple(FILES)[::-1])
     predicted = {target: contended(groups[source], wanted[target]) for source, target in pairs}
     for source, target in pairs:
-        # A model has more regret on another GPU than on its training GPU. Assume the same ratio of regrets as for the
-        # model of the target GPU on the source GPU.
+        # A model has more regret on another GPU than on its training GPU. Assume that the ratio
+        # of the regrets is the same in both directions between two GPUs.
         lost, (own, elsewhere) = predicted[target][1][0], predicted[source][1]
         every = scaled(predicted[target][0], lost * elsewhere / own)
         samples = [_sample(every, problems, seed) for seed in range(seeds)]
@@ -82,7 +82,7 @@ def _sample(every: Sequence[Problem], count: int, seed: int) -> list[Problem]:
 
 
 def scaled(problems: Sequence[Problem], regret: float) -> list[Problem]:
-    """Scale the stated errors of all problems so that the stated mean regret of the predictions equals `regret`."""
+    """Scale the standard deviations of all predictions so that `JointPosterior` computes the mean regret `regret`."""
 
     def times(problem: Problem, factor: float) -> Problem:
         each = problem.contenders

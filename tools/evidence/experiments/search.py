@@ -2,8 +2,8 @@
 
     cold     without predictions: the search of `collect`, a genetic search, and random order
     warm     `collect` with predictions of the analytical model from `--configs` profiles of each space (`--sources`)
-    energy   for the lowest energy: `guide` measures energies of configs that may be the best, `genetic` decides by its
-             models' signal-to-noise ratio, and `every energy` is `collect` with the energy of each config
+    energy   searches for the lowest energy. `every energy` measures the energies of all configs, `guide` only of configs
+             that may be the best, and `genetic` only of configs with the lowest predicted energies.
 
 The tables show (lowest cost of the first k configs) / (lowest cost of all configs), averaged over seeds. Measurements
 have the noise of the recording.

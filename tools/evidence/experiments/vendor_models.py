@@ -1,7 +1,7 @@
 """Print how well the models of serving backends and libraries predict held-out problems, sizes and GPUs.
 
 problems  five folds over problems; a problem is in the same fold on all GPUs, in all data types, layouts and backends
-sizes     problems with held-out sizes: a fifth of the sizes of each dimension that has few recorded sizes
+sizes     a fifth of the sizes held out in each dimension that has few recorded sizes
 GPU       all GPUs of an architecture held out; predicted by trees that were trained on the other architectures
 sibling   one GPU held out; predicted by trees that were trained on the other GPUs of its architecture
 backend   fraction of problems whose fastest backend is predicted correctly, if two backends differ by at least 10 %
@@ -45,7 +45,7 @@ def run(
 
 
 def _figures(heads: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield (what is held out, GPU, rows or None, median error, ...) of the trees for a quantity, keyed by GPU."""
+    """Yield (what is held out, GPU, rows or None, median error), sometimes with 90th percentile and coverage."""
     for gpu, head in heads.items():
         if "rows" in head:  # Skip trees for GPUs without recordings.
             held_out = "problems" if head.get("folds left out") == FOLDS else "a fifth of the problems"

@@ -1,8 +1,8 @@
 """Read recorded calls of serving backends and of PyTorch.
 
 Attention consists of causal prompts, prompts without a mask, and single tokens, with keys and values in 16 and 8 bits.
-Mixtures of experts have eight data types. Three backends ran attention and experts in CUDA graphs. Prompts in bf16 are
-in files of their own for vLLM on an H200 and SGLang on an A100, with more problems. PyTorch 2.1 ran cuDNN's 3x3
+Mixtures of experts have eight data types. Three backends ran attention and experts in CUDA graphs. Two more files
+contain additional prompts in bf16: vLLM on an H200, and SGLang on an A100. PyTorch 2.1 ran cuDNN's 3x3
 convolutions and ops over rows in f32, which were timed one call at a time.
 """
 

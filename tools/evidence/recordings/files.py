@@ -1,5 +1,5 @@
 """Read files that others recorded on real GPUs. `exclusions.toml` lists rows and powers that are neither shipped nor
-used for training, except impossible times (`kernrec.model.baselines.operating_point`)."""
+used for training. `kernrec.model.baselines.operating_point` excludes impossible times."""
 
 import tomllib
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ EXCLUSIONS = tuple(
 
 
 def excluded(file: str, power_only: bool = False) -> str:
-    """Return an SQL condition for excluded rows. With `power_only`, return that for rows with an excluded power."""
+    """Return an SQL condition for excluded rows, or, with `power_only`, for rows whose power is excluded."""
     conditions = [each.rows for each in EXCLUSIONS if (each.file, each.power_only) == (file, power_only)]
     return " OR ".join(f"({condition})" for condition in conditions) or "false"
 

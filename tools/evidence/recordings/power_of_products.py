@@ -1,6 +1,6 @@
 """Read the recorded power of serving backends' matmuls as loads of the power model, and find contradictory readings.
-The recorded power of a shape may be a third of a neighbor's, because some samples precede full speed; `agreement`
-compares neighbors, and fits give contradictory readings less weight."""
+The recorded power of a shape may be a third of a neighbor's, because some samples were taken before the GPU
+reached full speed. `agreement` compares neighbors. Fits give contradictory readings less weight."""
 
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
