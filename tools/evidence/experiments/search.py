@@ -2,7 +2,7 @@
 
     cold     without predictions: the search of `collect`, a genetic search, and random order
     warm     `collect` with predictions of the analytical model from `--configs` profiles of each space (`--sources`)
-    energy   searches for the lowest energy. `every energy` measures the energies of all configs, `guide` only of configs
+    energy   searches for the lowest energy. `every energy` measures the energy of each config, `guide` only of configs
              that may be the best, and `genetic` only of configs with the lowest predicted energies.
 
 The tables show (lowest cost of the first k configs) / (lowest cost of all configs), averaged over seeds. Measurements
