@@ -156,7 +156,7 @@ uint16_t reduced_half(Reduction reduction, uint16_t old, uint16_t b, bool is_bfl
     return uint16_t(from_double(type, reduced(reduction, to_double(type, old), to_double(type, b))));
 }
 
-// Run an atomic operation on elements of type T. is_half: 1 for f16, 2 for bf16. A 32-bit T holds two such numbers.
+// Run an atomic operation on elements of type T. is_half: 1 for f16, 2 for bf16. A 32-bit T holds two numbers.
 template <class T, int is_half>
 void atomic(Batch& batch, const Instruction& ins) {
     const uint32_t count = uint32_t(ins.list.size()) / 3, bytes = ins.unit * count;
@@ -268,7 +268,7 @@ void wait_for_copies(Batch& batch, const Instruction& ins) {
 
 constexpr uint32_t kMostCopied = 16;  // bytes of one cp.async
 
-// Operands: `a` and `immediate` give the global address; `b` and `modes[1..2]` give the shared address. `c` is the
+// Operands: `a` and `immediate` give the global address. `b` and `modes[1..2]` give the shared address. `c` is the
 // number of bytes to read. Lanes where the predicate `e` is true read nothing and store zeros.
 void start_copies(Batch& batch, const Instruction& ins) {
     const uint32_t bytes = ins.unit;

@@ -201,8 +201,8 @@ void Batch::require_whole_warps(const Instruction& ins) {
     }
 }
 
-// Throw Fault for one lane. Misaligned addresses come first. Other errors are sorted by address space and buffer;
-// within a buffer, out-of-bounds accesses precede forbidden writes.
+// Throw Fault for one lane. Misaligned addresses come first. Other errors are sorted by address space and buffer.
+// Within a buffer, out-of-bounds accesses precede forbidden writes.
 void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp) {
     struct Refusal {
         std::pair<uint64_t, bool> order;

@@ -70,7 +70,7 @@ uint64_t TensorMap::elements() const {
 }
 
 void TensorMap::check() const {
-    // CUDA Driver API, `cuTensorMapEncodeTiled`, lists these limits.
+    // Limits: CUDA Driver API, `cuTensorMapEncodeTiled`.
     const auto all = [&](const auto& numbers, uint32_t count, auto fits) {
         return std::all_of(numbers.begin(), numbers.begin() + count, fits);
     };

@@ -56,7 +56,7 @@ class Batch {
     Batch(const Batch&) = delete;
     Batch& operator=(const Batch&) = delete;
 
-    // Run the thread blocks with these linear numbers.
+    // Run thread blocks. blocks: linear block numbers.
     void run(const int64_t* blocks, uint32_t count);
 
     // The operations of a kernel call these functions.
@@ -110,8 +110,7 @@ class Batch {
     Handovers* handovers() { return handovers_.get(); }
     Pending& work() { return *work_; }
 
-    // Return the locations of the running lanes' shared memory accesses; throw Fault if an address is not in shared
-    // memory.
+    // Return the shared memory locations that the running lanes access. Throw Fault for any other address.
     std::vector<LanePlace> shared_places(const Instruction& ins, uint32_t bytes, bool write = false);
     // Resolve an access of one lane at an address that an operation computed.
     Resolved resolve_lane(Space space, uint64_t address, uint32_t bytes, uint32_t lane, bool write);

@@ -80,8 +80,8 @@ class Checks {
         block_epoch_[block]++;
         block_time_[block] = time_;
     }
-    // Record that an operation runs. Lanes of a warp may converge there. The decoder may turn a PTX instruction into
-    // several operations; `is_first` marks the first.
+    // Record that an operation runs. Lanes of a warp may converge there. `is_first` marks the first of
+    // the operations of a PTX instruction.
     void before(Batch& batch, const BasicBlock& block, const Instruction& ins, bool is_first);
     // Record that asynchronous copies to shared memory start, or that the copy of one lane to `place` ends.
     void start_copies(const std::vector<Resolved>& targets, uint32_t bytes);
@@ -99,8 +99,8 @@ class Checks {
         uint32_t write_epoch = 0, read_epoch = 0;  // `warp_epoch_` of the thread's warp at the access
         uint32_t write_source = 0, read_source = 0;
         uint32_t write_time = 0;
-        uint8_t byte = 0;  // index of this byte in the last write
-        bool in_flight = false;  // an asynchronous copy to this byte has not ended
+        uint8_t byte = 0;  // index of the byte in the last write
+        bool in_flight = false;  // an asynchronous copy to the byte has not ended
         bool many_warps = false, many_lanes = false;  // several warps or lanes read it
     };
 

@@ -62,7 +62,7 @@ class Handovers {
     int32_t number_ = 0;  // batch number
     std::map<uint32_t, std::vector<Word>> words_;
     std::map<Place, State> states_;
-    std::vector<Past> past_;  // indexed by block of this batch
+    std::vector<Past> past_;  // indexed by block of the batch
     std::vector<std::vector<int64_t>> blocks_;  // block numbers of every batch
 };
 

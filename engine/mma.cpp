@@ -374,7 +374,7 @@ void move(Batch& batch, const Instruction& ins) {
             for (uint32_t i = 0; i < units; ++i) {
                 const int element = piece.first_element + int(i) * piece.elements / int(units);
                 const uint32_t shift = uint32_t(element % p) * uint32_t(bits) / 8;
-                // Several registers may hold the same element; a load fills all of them.
+                // A load fills all registers that hold the element.
                 const int stop = form.store ? element / p + 1 : form.registers;
                 for (int r = element / p; r < stop; r += form.distinct) {
                     uint8_t* row =

@@ -100,8 +100,8 @@ const FloatFormat& float_format(NumberType type) {
     return kFormats[size_t(has_format ? type : NumberType::kF32) - size_t(NumberType::kF16)];
 }
 
-// Round an exact number once. A number beyond the largest finite number becomes infinity; with `saturates`, and in
-// formats without infinity, it becomes the largest finite number.
+// Round an exact number once. Numbers beyond the largest finite number become infinity. With `saturates`, and in
+// formats without infinity, they become the largest finite number.
 uint64_t round_to_format(const ExactNumber& number, const FloatFormat& format, Rounding rounding, bool saturates) {
     const uint64_t sign = uint64_t(number.negative) << format.sign_shift();
     if (!number.significand) return sign << format.padding_bits;
@@ -193,8 +193,8 @@ uint64_t converted_nan(const Conversion& conversion, double value, uint64_t bits
     return (wide >> 63) << format.sign_shift() | format.infinity | quiet | payload;
 }
 
-// Convert to e4m3 or e5m2: saturate at the largest finite number; NaN keeps its sign (PTX ISA, section "cvt",
-// `.satfinite`).
+// Convert to e4m3 or e5m2: saturate at the largest finite number, and keep the sign of NaN (PTX ISA, section
+// "cvt", `.satfinite`).
 uint32_t to_eight_bits(NumberType to, double value, bool relu) {
     const FloatFormat& format = float_format(to);
     const uint32_t sign = uint32_t(std::signbit(value)) << 7;

@@ -52,10 +52,10 @@ class Mbarriers {
     void invalidate(const LanePlace& use);
     // Add to the transaction count: positive for announced bytes, negative for bytes that arrived.
     void expect(const LanePlace& use, int64_t bytes);
-    // Count arrivals; return the previous word. `drops` is for mbarrier.arrive_drop, and `completes` is false for
+    // Count arrivals. Return the state of the barrier before. drops: for mbarrier.arrive_drop. completes: false for
     // .noComplete.
     uint64_t arrive(const LanePlace& use, int64_t count, bool drops = false, bool completes = true);
-    // Increase the number of arrivals for which this phase waits (cp.async.mbarrier.arrive without .noinc).
+    // Increase the number of arrivals for which the current phase waits (cp.async.mbarrier.arrive without .noinc).
     void await_more(const LanePlace& use, int64_t count);
     bool passed(const LanePlace& use, uint32_t parity) const { return phase(use).parity != parity; }
     BarrierPhase phase(const LanePlace& use) const;
@@ -123,7 +123,7 @@ class RegisterPool {
   public:
     void start_batch() { held_.clear(), raised_.clear(); }
     void move(Batch& batch, uint32_t warp, uint32_t registers, bool grows);
-    // Call this when all threads ended. Throw Fault if the warps of a block requested more registers than it has.
+    // After all threads ended: throw Fault if the warps of a block requested more registers than the block has.
     void check_granted(const Batch& batch) const;
 
   private:
@@ -145,7 +145,7 @@ class WarpgroupOperations {
     // Record a warpgroup's register accesses: row numbers, and the first instruction that accesses each.
     void touch(uint32_t group, const std::vector<Row>& rows, const std::vector<uint32_t>& sources);
     void fence(uint32_t group);
-    // Start an operation that reads these bytes of the batch's shared memory.
+    // places: bytes of the batch's shared memory that the operation reads.
     void start(Batch& batch, uint32_t group, const WgmmaForm& form, const std::vector<size_t>& places);
     void commit(uint32_t group) { groups_[group].committed++; }
     void wait(Batch& batch, uint32_t group, int64_t allowed);
@@ -171,7 +171,7 @@ struct Pending {
     explicit Pending(Batch& batch) : batch(batch), mbarriers(batch), engine(batch) {}
 
     void start_batch();
-    // Call this when all threads exited. Finish remaining work; throw Fault if a copy still uses shared memory.
+    // After all threads ended: finish all copies. Throw Fault if a copy still uses shared memory.
     void end_batch();
     // Start the copies of an instruction. A copy without barriers joins the open group of its thread.
     void start(const std::vector<std::shared_ptr<BulkCopy>>& copies);

@@ -44,11 +44,10 @@ class TensorReads {
     // Begin to read; throw Fault if a store may not be visible.
     void begin(uint32_t source, const Pieces& pieces);
     void end(const Pieces& pieces);
-    // Record that a bulk copy overwrote these bytes, so earlier stores of threads need no fence.
+    // Record that a bulk copy overwrote bytes, so earlier stores of threads need no fence.
     void fill(size_t first_byte, size_t end_byte);
 
     static Pieces pieces_of(size_t first_byte, size_t end_byte);
-    // Return the pieces that contain these bytes.
     Pieces pieces_of(const std::vector<size_t>& places) const;
 
   private:
@@ -74,8 +73,8 @@ class RaceDetector {
     virtual void reach(uint32_t, uint32_t, uint32_t) {}
     // Record that all blocks of a cluster, starting with `first`, passed the barrier of the cluster.
     virtual void pass_cluster_barrier(uint32_t first, uint32_t count);
-    // Throw Fault for a race. `agree` is true if lanes that write to one place write the same value; `is_copy` is true
-    // for cp.async.
+    // Throw Fault for a race. agree: whether all lanes that write to a place write the same value. is_copy: whether
+    // the access is a cp.async.
     virtual void record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
                         bool is_copy) = 0;
     // Begin or end a read of the elements at these places by tensor cores. `arrival` is the vector clock of the arrival

@@ -242,7 +242,6 @@ constexpr auto kShiftRight = [](auto whole, uint32_t by) { return decltype(whole
 template <class Whole, class Part>
 using Unpack = Lanewise<kShiftRight, Part, Whole, uint32_t>;
 
-// Return Pack or Unpack for these widths of register and parts.
 template <template <class, class> class Move>
 Run run_of_widths(uint32_t whole, uint32_t part) {
     if (whole == 64 && part == 64) return Move<uint64_t, uint64_t>::run;

@@ -8,7 +8,7 @@
 
 namespace kernrec {
 
-// Return whether products of type `a` can be summed in type `d`, and whether A and B may have these types.
+// Return whether products of type `a` can be summed in type `d`.
 bool sums_in(NumberType a, NumberType d);
 bool may_multiply(NumberType a, NumberType b);
 
@@ -26,9 +26,8 @@ struct TileShape {
     bool mn_major = false;  // rows run along M or N
 };
 
-// Read a tile of a thread block's shared memory; bytes have the order (extent, depth). Fail if the descriptor is
-// invalid, or the tile exceeds shared memory. `places`, if given, receives the byte of each element in the batch's
-// shared memory.
+// Read a tile of a thread block's shared memory, in the order (extent, depth). Fail if the descriptor is invalid or if
+// the tile exceeds shared memory. places: receives the byte of each element in the batch's shared memory.
 std::vector<uint8_t> read_tile(Batch& batch, uint32_t block, bool is_tcgen05, uint64_t descriptor,
                                const TileShape& shape, std::vector<size_t>* places = nullptr);
 

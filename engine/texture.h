@@ -53,7 +53,7 @@ struct Geometry {
 };
 Geometry geometry(const Modifiers& modifiers);
 
-// Location in an image; for a cube, the coordinates are those of a face.
+// Location in an image or in a face of a cube.
 struct ImagePlace {
     std::array<double, 3> coordinates;
     int64_t layer;
@@ -85,7 +85,7 @@ struct SurfacePlace {
     int64_t stored;  // byte offset in the hardware's layout; -1 outside with .zero
     bool outside;  // reads zeros and writes nothing
 };
-// Return a location; x is in bytes. Throw std::invalid_argument for a misaligned access, or for one outside with .trap.
+// coordinates: x in bytes, y, z. Throw std::invalid_argument for misaligned accesses, and with .trap for outside ones.
 SurfacePlace surface_place(const Image& image, const std::array<int64_t, 3>& coordinates, int64_t layer,
                            uint32_t access_bytes, OutsideMode mode);
 

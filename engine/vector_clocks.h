@@ -74,7 +74,7 @@ class VectorClocks {
         if (barrier != barriers_.end()) learn(warp, barrier->second.completed);
     }
     void learn(uint32_t warp, const Knowledge& row) { kernrec::learn(rows_[warp], row); }
-    // Record that warps pass a barrier together. Other warps arrived before, with these snapshots of their clocks.
+    // Record that warps pass a barrier together. snapshots: clocks of other warps at their earlier arrivals.
     void join(const std::vector<uint32_t>& together, const std::vector<Knowledge>& snapshots = {}) {
         Knowledge all;
         for (const uint32_t warp : together) kernrec::learn(all, rows_[warp]);

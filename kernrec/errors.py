@@ -26,7 +26,7 @@ class NoKernelError(KernrecError):
 
 
 class NoSuchKernelError(UsageError, NoKernelError):
-    """No kernel of the library implements an op in this data type and layout."""
+    """No kernel of the library implements the op in the requested data type and layout."""
 
 
 class KernrecWarning(UserWarning):
@@ -91,7 +91,7 @@ _FEW = 16
 
 
 def _similarity(wanted: str, name: str) -> tuple[float, bool]:
-    from difflib import SequenceMatcher  # Import late: only errors need this.
+    from difflib import SequenceMatcher  # Only error messages need difflib.
 
     return SequenceMatcher(None, wanted, name, autojunk=False).ratio(), sorted(wanted) == sorted(name)
 

@@ -211,7 +211,7 @@ def build(op: Op, library: Path, out: Path) -> dict[str, object]:
             if possible and (key not in newer or latency_s < newer[key]["latency_s"]):
                 newer[key] = shipped | row
     for line, ratios in later.items():
-        # A later version is faster or slower for all m. The differences between neighbors do not contain this factor.
+        # A later version may be faster for all m. Differences between neighbors do not contain the general speedup.
         factors[line[:4]] += (np.diff([ratio for _, ratio in sorted(ratios)]) / np.sqrt(2)).tolist()
     rows = list((best | newer).values())
     for row in rows:

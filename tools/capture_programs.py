@@ -93,9 +93,9 @@ def run(
     built: Path = Path("built"), seconds: int = 20, processes: int = 1, verified: bool = False,
     report: Path | None = None, calls: Path | None = None,
 ) -> None:  # fmt: skip
-    """Run the programs of the suites, given as NAME=FOLDER, or only some programs. `built` and `calls` are folders for
-    compiled programs and for their calls, `seconds` is the processor time of one run, `verified` selects programs that
-    ran correctly before, and `report` is a CSV with a row for each program."""
+    """Run the programs of the suites, given as NAME=FOLDER, or the programs in `only`. Compiled programs are stored in
+    `built`, and their calls in `calls`. `seconds` limits the processor time of a run. `verified` selects programs that
+    ran correctly before. `report` is a CSV file with a row for each program."""
     suites = {name: Path(folder).absolute() for name, _, folder in (text.partition("=") for text in suite)}
     with LIST.open(newline="") as file:
         programs = [Program(*row.values()) for row in csv.DictReader(file) if row["suite"] in suites]

@@ -98,7 +98,7 @@ class Change:
     """Largest allowed ratio of the new to the old number, or of the old to the new one. 0 allows any difference."""
 
     def covers(self, query: dict[str, Any], difference: str) -> bool:
-        """Return whether this change explains a difference between two answers to a query."""
+        """Return whether the change explains a difference between two answers to a query."""
         op = query.get("op") or find_kernel(query["kernel"]).op
         matched = ((self.ops, op), (self.gpus, query["gpu"]), (self.dtypes, query["dtype"]))
         if not all(not names or name in names for names, name in matched) or not re.search(self.paths, difference):

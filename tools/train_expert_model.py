@@ -51,7 +51,7 @@ class Recorded:
         self.level = np.log(near[best] / predicted_s)
         """Logarithm of (recorded time / predicted time) of the config that is fastest in the recording."""
         self.loss = np.log(predicted_s / formula(shape, tokens, gpu, SPACE[fits(SPACE, gpu)])[0].min())
-        """Logarithm of (predicted time of this config / lowest predicted time)."""
+        """Logarithm of (predicted time of the config / lowest predicted time)."""
 
     def sample(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return features, labels and weights for training. All near-best configs and a random sample of the others are

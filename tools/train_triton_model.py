@@ -36,12 +36,12 @@ from kernrec.training.train_model import train
 
 FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
 """Recorded file of each GPU. The A100 is assumed to be the model with the nearest bandwidth. The H100 reaches 2.40
-TB/s, like H100s with HBM2e in PyTorch's published benchmarks. Its power limit is unknown; 500 W would be too low."""
+TB/s, like H100s with HBM2e in PyTorch's published benchmarks. Its unknown power limit exceeds 500 W."""
 RECORDED = "TorchInductor's Triton template of August 2024, with an older Triton, at unknown clocks"
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
 KERNEL = find_kernel("matmul_triton")
 FEWEST = 10
-"""Minimum number of profiled configs of a problem, or half of the runnable configs if this is less."""
+"""Minimum number of profiled configs of a problem, or half of the runnable configs if half is less."""
 
 
 @dataclass

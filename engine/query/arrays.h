@@ -98,7 +98,7 @@ std::vector<std::remove_const_t<T>> copied(const Row<T>& row) {
     return result;
 }
 
-// Return a NumPy array of this shape that owns these values.
+// Move values to a NumPy array, which owns them.
 template <class T, size_t N>
 nb::object numpy(std::vector<T> values, const std::array<size_t, N>& shape) {
     auto* const kept = new std::vector<T>(std::move(values));

@@ -154,7 +154,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return the command line without the options --db, and the values of these options."""
+    """Return the command line without --db, and the values of --db."""
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
     for number, word in enumerate(options):

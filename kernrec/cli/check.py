@@ -80,7 +80,7 @@ def check(wanted: CheckOptions) -> None:
     path, entry = with_entry(wanted.source)
     program = wanted.runs or (path.suffix == ".cu" and _sets_only_variables(wanted, path))
     for name in ("grid", "block", "shared", "blocks_of_cluster", "save") if program else ():
-        # A program chooses the grid and block of its launches itself, so these options have no effect on it.
+        # A program chooses the grids and blocks of its launches itself.
         if getattr(wanted, name) != getattr(CheckOptions, name):
             flag = "cluster" if name == "blocks_of_cluster" else name
             raise UsageError(

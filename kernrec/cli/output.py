@@ -328,7 +328,7 @@ def measurement_text(recommendation: "Recommendation | Foreign") -> str:
     from kernrec.recommender.tabular import range_text
 
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
-    of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title already names this GPU.
+    of_title = getattr(getattr(recommendation, "gpu", None), "title", None)  # The table's title already names the GPU.
     device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
     signers = ", ".join(str(signer["name"]) for signer in recommendation.signed_by)
     shared = f", {measurement.database} ({signers})" if signers else ""

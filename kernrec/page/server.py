@@ -37,9 +37,9 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    # Let this many connections wait. With the default of 5, the system would reset further connections.
+    # With the default of 5 waiting connections, the system would reset further connections.
     request_queue_size = 512
-    # A second server on the same port would get some of the requests, so do not allow it.
+    # A second server on the same port would get some of the requests.
     allow_reuse_address = False
 
     def __init__(self, answers: Answers, port: int, chosen: dict[str, Any]) -> None:

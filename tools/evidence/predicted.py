@@ -114,7 +114,7 @@ class Space:
         return np.column_stack(codes).astype(float)
 
     def take(self, rows: Array) -> "Space":
-        """Return a space with only the configs at these indices."""
+        """Return a space with only the configs at the indices `rows`."""
         tables = ({name: values[rows] for name, values in each.items()} for each in (self.tunables, self.measured))
         return Space(self.title, *tables)
 

@@ -126,8 +126,8 @@ class Table:
 
 
 def _of_kind(recording: Recording) -> tuple[Array, dict[str, Mapping[str, Array]]]:
-    """Compute features of N rows that have the same GPU, data type and layout. Return (bound, shortest possible time,
-    base power and `Bound.work_s` of each row, (N, 4); features of each quantity)."""
+    """Compute features of N rows that have the same GPU, data type and layout. Return an array of
+    shape (N, 4): bound, shortest possible time, base power and `Bound.work_s`. Also return each quantity's features."""
     recorded, gpu, dtype = recording.recorded, find_gpu(str(recording.gpu[0])), str(recording.dtype[0])
     bound, made = features(recorded.op, gpu, dtype, str(recording.layout[0]), recording.dims, recorded.timing)
     base_w: Any = gpu.tdp_w

@@ -113,7 +113,7 @@ class Predictor:
 
 
 def fit(loads: Sequence[Load]) -> Coefficients:
-    """Return the coefficients that fit these loads best."""
+    """Fit the coefficients of the power model to recorded loads."""
     from scipy.optimize import least_squares
 
     base, predict = shipped(), Predictor(loads)

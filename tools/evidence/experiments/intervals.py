@@ -76,7 +76,7 @@ def covered(parts: Parts, pairs: bool, width: float) -> float:
 
 
 def half_width(parts: Parts, pairs: bool) -> float:
-    """Return the logarithmic half-width of the 90 % interval of errors or, if `pairs`, of differences of two."""
+    """Return the logarithmic half-width of the 90 % interval of errors, or of differences between errors if `pairs`."""
     sides = [_scores(part, pairs) for part in parts]
     more = 1.0 / (min(len(set(part["kernel"].tolist())) for part in parts) + 1)
     unknown = _UNKNOWN * (sqrt(2.0 * OWN) if pairs else 1.0)
