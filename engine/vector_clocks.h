@@ -1,7 +1,7 @@
 // Vector clocks: the order between warps in kernels that synchronize not only by barriers of a whole block.
 //
-// The time of a warp is its number of releases. If `seen(w, u)` is t, warp w is ordered after all that warp u did up to
-// t. A barrier in shared memory collects the clocks of its arrivals, and passes the clocks to warps that observe the
+// The time of a warp is its number of releases. If `seen(w, u)` is t, warp w is ordered after all that u did up to t.
+// A barrier in shared memory collects the clocks of its arrivals, and passes the clocks to warps that observe the
 // complete phase (PTX ISA, section 8, "Memory consistency model": release and acquire patterns). A barrier also has a
 // column for the copies that it counts. The time in the column is a number of phases, because a warp that observes a
 // complete phase also observes the copies of the phase.
