@@ -16,7 +16,7 @@ class Decoder {
     void decode();
     uint32_t source = 0;
 
-    // Return the row from which to read an operand. If the register is wider than `type`, its low part is read.
+    // Return the row from which to read an operand: the low part of the register if `type` is narrower.
     Row read(const Operand& operand, std::string_view type);
     // Return the row for a result. If the register is wider than `type`, the decoder emits an extension of the result.
     Row write(const Operand& operand, std::string_view type);

@@ -52,8 +52,7 @@ class Mbarriers {
     void invalidate(const LanePlace& use);
     // Add to the transaction count: positive for announced bytes, negative for bytes that arrived.
     void expect(const LanePlace& use, int64_t bytes);
-    // Count arrivals. Return the state of the barrier before. drops: for mbarrier.arrive_drop. completes: false for
-    // .noComplete.
+    // Count arrivals. Return the previous state. drops: for mbarrier.arrive_drop. completes: false for .noComplete.
     uint64_t arrive(const LanePlace& use, int64_t count, bool drops = false, bool completes = true);
     // Increase the number of arrivals for which the current phase waits (cp.async.mbarrier.arrive without .noinc).
     void await_more(const LanePlace& use, int64_t count);

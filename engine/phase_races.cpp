@@ -54,7 +54,7 @@ void PhaseRaces::join(uint32_t first, uint32_t count) {
 }
 
 void PhaseRaces::release(uint32_t warp, size_t place) {
-    // A block must not end before an arrival of another block at a barrier in its shared memory.
+    // A block that contains a barrier must not end before other blocks' arrivals at the barrier.
     if (place / stride_ != warp / warps_per_block_)
         std::fill_n(read_of(warp) + place, kBarrierBytes, clocks.time(warp));
     clocks.release(warp, place);

@@ -85,7 +85,7 @@ struct SurfacePlace {
     int64_t stored;  // byte offset in the hardware's layout; -1 outside with .zero
     bool outside;  // reads zeros and writes nothing
 };
-// coordinates: x in bytes, y, z. Throw std::invalid_argument for misaligned accesses, and with .trap for outside ones.
+// coordinates: (x in bytes, y, z). Throw std::invalid_argument if the access is misaligned, or outside with .trap.
 SurfacePlace surface_place(const Image& image, const std::array<int64_t, 3>& coordinates, int64_t layer,
                            uint32_t access_bytes, OutsideMode mode);
 

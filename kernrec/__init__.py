@@ -208,9 +208,8 @@ def recommend_network(
             The default is the workload's number.
         phase: phase of a model's `config.json`: `decode` (the default) or `prefill`.
         ignore_memory: whether to answer even if the network does not fit in the GPU's memory.
-        backend: backend to compare with, such as the `vllm` that runs the network today. The default is the fastest
-            backend that has baselines for all layers. `mixed` uses the fastest backend of each layer. `kernrec` uses
-            only kernrec's kernels.
+        backend: backend to compare with, such as `vllm`. The default is the fastest backend with baselines for all
+            layers. `mixed` uses the fastest backend of each layer. `kernrec` uses only kernrec's kernels.
         power_limit_w: power limit for all layers in watts, or None for the GPU's default limit.
 
     Raises:

@@ -114,7 +114,7 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Return the budget, and the mean regret at which the strategy `refine` stops or None."""
+        """Return the budget and the mean regret at which `refine` stops. The regret is None without a limit."""
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")
