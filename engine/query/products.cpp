@@ -71,7 +71,7 @@ double aligned(double size, int64_t most) {
 
 // Figures of a data type's matmuls on a GPU, and the tiles of its library.
 struct Products {
-    double a_bytes, b_bytes, c_bytes;  // bytes per element of A (to read and quantize), of the weights, of the result
+    double a_bytes, b_bytes, c_bytes;  // bytes per element of A (to read and quantize), weights and result
     double peak_flops, bandwidth;      // from the data sheet
     double dram, l2;                   // achieved bytes per second
     double l2_bytes, sms;
