@@ -36,7 +36,7 @@ from kernrec.training.train_model import train
 
 FILES = {"a100-sxm4-80gb": "inductor_mm_a100.parquet", "h100-sxm-96gb": "inductor_mm_h100.parquet"}
 """Recorded file of each GPU. The A100 is assumed to be the model with the nearest bandwidth. The H100 reaches 2.40
-TB/s, like H100s with HBM2e in PyTorch's published benchmarks. Its unknown power limit exceeds 500 W."""
+TB/s, like H100s with HBM2e in PyTorch's published benchmarks. Its power limit is unknown, but above 500 W."""
 RECORDED = "TorchInductor's Triton template of August 2024, with an older Triton, at unknown clocks"
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps")
 KERNEL = find_kernel("matmul_triton")

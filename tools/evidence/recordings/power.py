@@ -31,7 +31,7 @@ MISREAD_M = (3, 17, 32, 64, 128, 192, 256, 257, 512, 513)
 `m + 1`, at equal throughput."""
 LIKE_CONSTANTS = ("a100-sxm4-40gb",)
 """GPUs on which FMAs of streamed data take as much energy as FMAs of constants. On GPUs with 128 lanes per SM,
-streamed data takes 1.9 times as much. Assumed on the A100, 1.9 would raise the error of the fit from 1.9 to 4.4 %."""
+streamed data takes 1.9 times as much. The factor 1.9 would raise the error of the A100's fit from 1.9 to 4.4 %."""
 SHORT_S = 1e-4
 """Time in seconds below which the recorded power of matmuls with m > 256 is wrong. From k = 1024 to 16384, the
 throughput of 1025 x 4096 x k hardly changes, but the recorded power rises from 230 to 690 W."""
