@@ -124,8 +124,13 @@ class Ranking {
     // Return the best CUDA kernel if all picks are Triton kernels, or the best Triton kernel if none is.
     std::vector<Pick> best_of_other_kind(const Part& part, const std::vector<Pick>& picks, const Bounds& bounds,
                                          int64_t first) const;
-    nb::list described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
-                       int64_t ranked, Objective objective, const nb::tuple& sources) const;
+    // Return the figures of the first `ranked` picks, of all other picks, and the costs of the fastest candidate. The
+    // figures are those that `rows_of` in kernrec/recommender/select.py lists.
+    nb::tuple described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
+                        int64_t ranked, Objective objective, const nb::tuple& sources) const;
+    // Describe the result of `rows`, and that of `best_of_other_kind` if `other_kind` is true.
+    nb::tuple recommended(const Part& part, const Bounds& bounds, int64_t first, bool each_config, bool by_code,
+                          bool other_kind, const nb::tuple& sources) const;
     // Return (operating point, slowdown, fraction of energy saved) of a candidate: the point that saves the most energy
     // within `most_slowdown`. Return None if no point saves `least_saved`.
     nb::object saving(const Part& part, int64_t position, double most_slowdown, double least_saved) const;
@@ -233,8 +238,8 @@ class Ranking {
     void compare_with_references(int64_t problem);
     void raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage);
     void set_risk(Kernel& kernel, int64_t problem);
-    nb::tuple described(const Pick& pick, const Segment& segment, const Part& part, double fastest_s, int64_t fastest,
-                        const nb::tuple& sources) const;
+    nb::tuple described(const Pick& pick, const std::vector<Segment>& own, const Part& part, int64_t alike,
+                        const Rank& rank, double fastest_s, int64_t fastest, const nb::tuple& sources) const;
     double cost(Cost quantity, const Part& part, const std::vector<Segment>& own, const Pick& pick) const;
     // Keep at most three points of each config on a front: lowest latency, lowest energy and lowest EDP.
     std::vector<Pick> three_points(const Part& part, const std::vector<Segment>& own,

@@ -11,12 +11,6 @@ Ranking::Part part_of(const PartTuple& part) {
     return {problem, first_kernel, end_kernel, first_point, end_point};
 }
 
-std::vector<Pick> picks_of(const std::vector<std::pair<int64_t, int64_t>>& pairs) {
-    std::vector<Pick> picks;
-    for (const auto& [point, position] : pairs) picks.push_back({point, position});
-    return picks;
-}
-
 nb::object pairs_of(const std::vector<Pick>& picks) {
     nb::list pairs;
     for (const Pick& pick : picks) pairs.append(nb::make_tuple(pick.point, pick.position));
@@ -47,7 +41,6 @@ using View = nb::ndarray<nb::numpy, T>;
 
 void bind_rankings(nb::module_& module) {
     using BoundsTuple = std::tuple<int64_t, int64_t, double, double, int64_t>;
-    using Pairs = std::vector<std::pair<int64_t, int64_t>>;
     const auto exact = [] { return nb::arg().noconvert(); };
     nb::class_<Ranking>(module, "Ranking")
         .def(nb::init<nb::object, nb::list, std::vector<double>, std::vector<bool>, nb::object, nb::object,
@@ -62,17 +55,12 @@ void bind_rankings(nb::module_& module) {
                                              {}, {EstimateKind::kFigures, 1, 2 * EstimateKind::kFigures});
                      })
         .def_prop_ro("risk", [](Ranking& of) { return View<double>(of.risk(), {size_t(of.count())}); })
-        .def("rows",
+        .def("recommended",
              [](const Ranking& self, const PartTuple& part, const BoundsTuple& bounds, int64_t first, bool each_config,
-                bool by_code) {
+                bool by_code, bool other_kind, const nb::tuple& sources) {
                  return unless_unreachable([&]() -> nb::object {
-                     nb::list picks, alike;
-                     for (const auto& [pick, count] :
-                          self.rows(part_of(part), bounds_of(bounds), first, each_config, by_code)) {
-                         picks.append(nb::make_tuple(pick.point, pick.position));
-                         alike.append(count);
-                     }
-                     return nb::make_tuple(picks, alike);
+                     return self.recommended(part_of(part), bounds_of(bounds), first, each_config, by_code, other_kind,
+                                             sources);
                  });
              })
         .def("select",
@@ -80,15 +68,9 @@ void bind_rankings(nb::module_& module) {
                  return unless_unreachable(
                      [&] { return pairs_of(self.select(part_of(part), bounds_of(bounds), first)); });
              })
-        .def("best_of_other_kind",
-             [](const Ranking& self, const PartTuple& part, const Pairs& picks, const BoundsTuple& bounds,
-                int64_t first) {
-                 return pairs_of(self.best_of_other_kind(part_of(part), picks_of(picks), bounds_of(bounds), first));
-             })
         .def("described",
-             [](const Ranking& self, const PartTuple& part, const Pairs& picks, const std::vector<int64_t>& alike,
-                int64_t ranked, int64_t objective, const nb::tuple& sources) {
-                 return self.described(part_of(part), picks_of(picks), alike, ranked, Objective(objective), sources);
+             [](const Ranking& self, const PartTuple& part, int64_t point, int64_t position, const nb::tuple& sources) {
+                 return self.described(part_of(part), {{point, position}}, {0}, 0, Objective::kLatency, sources);
              })
         .def("nominal", [](const Ranking& self, const PartTuple& part,
                            int64_t position) { return self.nominal(part_of(part), position); })

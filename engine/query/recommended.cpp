@@ -317,35 +317,32 @@ std::pair<double, int64_t> Ranking::running(size_t kernel, int64_t point, int64_
     return {clock_hz, resource};
 }
 
-nb::tuple Ranking::described(const Pick& pick, const Segment& segment, const Part& part, double fastest_s,
-                             int64_t fastest, const nb::tuple& sources) const {
-    const Kernel& kernel = kernels_[size_t(segment.kernel)];
-    const Costs::Part& of_kernel = *kernel.part;
-    const int64_t point = part.first_point + pick.point;
-    const std::vector<Segment> own = segments(part);
+nb::tuple Ranking::described(const Pick& pick, const std::vector<Segment>& own, const Part& part, int64_t alike,
+                             const Rank& rank, double fastest_s, int64_t fastest, const nb::tuple& sources) const {
     const Place located = locate(own, pick.position);
+    const size_t number = size_t(located.segment->kernel);
+    const Costs::Part& of_kernel = *kernels_[number].part;
+    const int64_t point = part.first_point + pick.point;
     const auto estimate = [&](int64_t quantity) {
         const double expected = value(quantity, point, located.place);
         const double* const of = figures(quantity, point, located.place);
         return nb::make_tuple(expected, expected / of[EstimateKind::kBelow], expected * of[EstimateKind::kAbove],
                               sources[size_t(of[EstimateKind::kSource])], of[EstimateKind::kOwn]);
     };
-    const auto [clock_hz, resource] = running(size_t(segment.kernel), point, located.place);
+    const auto [clock_hz, resource] = running(number, point, located.place);
     const double risk = risk_[size_t(located.place)], latency_s = value(kSeconds, point, located.place);
     const int64_t row = of_kernel.rows[size_t(located.place - of_kernel.first)];
-    const int64_t heuristic = segment.first + of_kernel.picks[size_t(part.problem)];
+    const int64_t heuristic = located.segment->first + of_kernel.picks[size_t(part.problem)];
     return nb::make_tuple(
-        segment.kernel, located.own, row, estimate(kSeconds), estimate(kJoules), value(kWatts, point, located.place),
-        clock_hz, resource, of_kernel.kernel->occupancy[size_t(row)], risk,
-        latency_s < fastest_s && pick.position != fastest && pick.point == 0 && risk > 1.0,
-        nb::make_tuple(value(kSeconds, part.first_point, heuristic), value(kJoules, part.first_point, heuristic)));
+        number, pick.position, of_kernel.kernel->space->config(row), pick.point, rank.number, rank.exact,
+        rank.ambiguous, estimate(kSeconds), estimate(kJoules), value(kWatts, point, located.place), clock_hz, resource,
+        of_kernel.kernel->occupancy[size_t(row)],
+        nb::make_tuple(value(kSeconds, part.first_point, heuristic), value(kJoules, part.first_point, heuristic)),
+        alike, risk, latency_s < fastest_s && pick.position != fastest && pick.point == 0 && risk > 1.0);
 }
 
-// Return for each pick (operating point, values of the other `described`, number of similar configs, rank). A rank is
-// (number, whether it is exact, whether it is ambiguous), and only the first `ranked` picks have one. The last element
-// is the latency and energy of the fastest candidate.
-nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
-                            int64_t ranked, Objective objective, const nb::tuple& sources) const {
+nb::tuple Ranking::described(const Part& part, const std::vector<Pick>& picks, const std::vector<int64_t>& alike,
+                             int64_t ranked, Objective objective, const nb::tuple& sources) const {
     require(sources.size() == size_t(kMeasured) + 1, "sources: expected a name of each");
     require(alike.size() == picks.size() && ranked <= int64_t(picks.size()),
             "described: expected a count of each pick");
@@ -392,16 +389,27 @@ nb::list Ranking::described(const Part& part, const std::vector<Pick>& picks, co
         deciding.push_back(each);
     }
     const std::vector<Rank> ranks = ranks_of(deciding, exact);
-    nb::list result;
+    nb::list rows, beside;
     for (size_t i = 0; i < picks.size(); i++) {
-        const Place located = locate(own, picks[i].position);
-        const Rank rank = int64_t(i) < ranked ? ranks[i] : Rank{1, false, true};
-        result.append(nb::make_tuple(picks[i].point,
-                                     described(picks[i], *located.segment, part, fastest_s, best, sources), alike[i],
-                                     nb::make_tuple(rank.number, rank.exact, rank.ambiguous)));
+        const bool has_rank = int64_t(i) < ranked;
+        (has_rank ? rows : beside)
+            .append(described(picks[i], own, part, alike[i], has_rank ? ranks[i] : Rank{1, false, true}, fastest_s, best,
+                              sources));
     }
-    result.append(nb::make_tuple(fastest_s, value(kJoules, part.first_point, best_place)));
-    return result;
+    return nb::make_tuple(rows, beside, nb::make_tuple(fastest_s, value(kJoules, part.first_point, best_place)));
+}
+
+nb::tuple Ranking::recommended(const Part& part, const Bounds& bounds, int64_t first, bool each_config, bool by_code,
+                               bool other_kind, const nb::tuple& sources) const {
+    std::vector<Pick> picks;
+    std::vector<int64_t> alike;
+    for (const auto& [pick, count] : rows(part, bounds, first, each_config, by_code))
+        picks.push_back(pick), alike.push_back(count);
+    const int64_t ranked = int64_t(picks.size());
+    if (other_kind)
+        for (const Pick& pick : best_of_other_kind(part, picks, bounds, first)) picks.push_back(pick);
+    alike.resize(picks.size());
+    return described(part, picks, alike, ranked, bounds.objective, sources);
 }
 
 }  // namespace kernrec::query

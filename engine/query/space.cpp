@@ -65,6 +65,13 @@ Space::Space(std::vector<Tunable> tunables, Rows rows, nb::dict lets, nb::dict f
     domain_of_[0] = 0;
 }
 
+std::vector<int64_t> Space::config(int64_t row) const {
+    std::vector<int64_t> values;
+    for (size_t i = 0; i < tunables_.size(); i++)
+        values.push_back(tunables_[i].values[size_t(rows_.digits[i].at(size_t(row)))]);
+    return values;
+}
+
 Domain Space::groups(const std::vector<int64_t>& tunables) const {
     const size_t count = size_t(rows_.count);
     std::vector<uint64_t> code(count, 0);

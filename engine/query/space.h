@@ -126,6 +126,8 @@ class Space {
     int64_t count() const { return rows_.count; }
     const Rows& rows() const { return rows_; }
     const std::vector<Tunable>& tunables() const { return tunables_; }
+    // Return the value of each tunable in a row.
+    std::vector<int64_t> config(int64_t row) const;
     // Return the node of an expression.
     int32_t add(nb::handle expression);
     // Add a column of values under a name, for expressions on arrays. bits: bits of integers or reals.

@@ -132,6 +132,7 @@ void bind_spaces(nb::module_& module) {
                  const auto& digits = space.rows().digits.at(tunable);
                  return numpy(std::vector<int64_t>(digits.begin(), digits.end()));
              })
+        .def("config", &Space::config)
         .def("groups", [](const Space& space, std::vector<int64_t> tunables) {
             const Domain domain = space.groups(tunables);
             return nb::make_tuple(numpy(std::vector<int64_t>(domain.index.begin(), domain.index.end())),

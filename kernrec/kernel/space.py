@@ -66,7 +66,7 @@ class Space:
         if (listed := kernel.listed) is not None:
             values |= listed.values(listed.further)
             digits = np.stack(list(listed.digits(values).values()), axis=1)
-        self._values = values
+        self._values, self._names = values, [tunable.name for tunable in kernel.tunables]
         static, dynamic = self._split((*kernel.constraints, *kernel.implied), facts)
         try:
             self.in_engine = query.Space(values, digits, kernel.lets, facts, static, dynamic, _MOST_ROWS)
@@ -89,7 +89,11 @@ class Space:
         }
 
     def config(self, row: int) -> dict[str, int]:
-        return {name: column.item(row) for name, column in self.columns.items()}
+        return self.named(self.in_engine.config(row))
+
+    def named(self, values: Sequence[int]) -> dict[str, int]:
+        """Return a config, given the value of each tunable and of each further column of a list of configs."""
+        return dict(zip(self._names, values, strict=False))
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
         """Return the row of each config as int64. Missing configs have row -1."""

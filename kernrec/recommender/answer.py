@@ -21,14 +21,14 @@ from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op import Problem
 from kernrec.recommender.baseline_notes import baseline_notes, without_baseline
 from kernrec.recommender.baselines import PREDICTED
-from kernrec.recommender.candidates import BOTTLENECKS, OBJECTIVES, CandidateSet, Picked
+from kernrec.recommender.candidates import BOTTLENECKS, CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import EIGHT_BITS, none_runs
 from kernrec.recommender.notes import of_conditions, of_kernel, of_recommendations, of_triton
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Answer, Estimate, Foreign, Recommendation, Remark, Saving
-from kernrec.recommender.select import bounds_of, rows_of
+from kernrec.recommender.select import Row, rows_of
 from kernrec.store import MeasuredAnswer
 
 if TYPE_CHECKING:
@@ -43,57 +43,38 @@ WORTH_SAYING = 2.0 * ENERGY_DRIFT
 
 
 def build_recommendations(
-    candidates: CandidateSet,
-    picked: Sequence[Picked],
-    objective: Objective,
-    alike: Sequence[int] | None = None,
-    beside: Sequence[Picked] = (),
+    candidates: CandidateSet, rows: Sequence[Row], fastest: tuple[float, float]
 ) -> tuple[Recommendation, ...]:
-    """Build recommendations for candidates.
+    """Build recommendations from the engine's rows.
 
     Args:
-        picked: candidates to rank, best first.
-        objective: objective whose costs determine the ranks.
-        alike: number of similar configs that each candidate in `picked` represents. The default is 0 for all.
-        beside: candidates to append without a rank.
+        fastest: latency (s) and energy (J) of the fastest config.
     """
-    *rows, fastest = described(candidates, picked, objective, alike, beside)
     recommendations = []
-    for point, figures, count, (rank, exact, ambiguous) in rows:
-        number, own, row, latency, energy, power_w, clock_hz, bottleneck, occupancy, unsure, faster, heuristic = figures
-        kernel = candidates.ranked.kernels[number]
-        measured = None
+    for (
+        number, position, config, point, rank, exact, ambiguous, latency, energy, power_w, clock_hz, bottleneck,
+        occupancy, heuristic, alike, unsure, faster,
+    ) in rows:  # fmt: skip
+        table, measured = candidates.ranked.kernels[number].table, None
         if candidates.any_measured:
-            measured = candidates.kernel(number).measured(point).get(own)
-        # Positional arguments, in the order of the fields, halve the time to create a `Recommendation`.
+            _, kernel, own = candidates.locate(position)
+            measured = kernel.measured(point).get(own)
+        # Positional arguments halve the time to create a `Recommendation`. They follow the order of its fields.
         recommendations.append(
             Recommendation(
-                kernel.table.kernel, kernel.table.config(row), candidates.problem, candidates.gpu,
-                candidates.points[point], rank, exact, ambiguous, Estimate(*latency), Estimate(*energy), power_w,
-                clock_hz, BOTTLENECKS[bottleneck], occupancy, fastest, heuristic, measured, count, unsure,
-                kernel.table.conditions.inputs, faster,
+                table.kernel, table.space.named(config), candidates.problem, candidates.gpu, candidates.points[point],
+                rank, exact, ambiguous, Estimate(*latency), Estimate(*energy), power_w, clock_hz,
+                BOTTLENECKS[bottleneck], occupancy, fastest, heuristic, measured, alike, unsure,
+                table.conditions.inputs, faster,
             )
         )  # fmt: skip
     return tuple(recommendations)
 
 
-def described(
-    candidates: CandidateSet,
-    picked: Sequence[Picked],
-    objective: Objective,
-    alike: Sequence[int] | None = None,
-    beside: Sequence[Picked] = (),
-) -> list[Any]:
-    """Return costs, properties and rank of each candidate in `picked` and `beside`, then of the fastest candidate."""
-    every, counts = [*picked, *beside], [*(alike or [0] * len(picked)), *[0] * len(beside)]
-    ranking, which = candidates.ranked.ranking, OBJECTIVES.index(objective)
-    rows: list[Any] = ranking.described(candidates.part, every, counts, len(picked), which, SOURCES)
-    return rows
-
-
 def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
     """Build a recommendation without a rank for the candidate at index `position`."""
-    return build_recommendations(candidates, [], Objective.LATENCY, beside=[(point, position)])[0]
+    _, rows, fastest = candidates.ranked.ranking.described(candidates.part, point, position, SOURCES)
+    return build_recommendations(candidates, rows, fastest)[0]
 
 
 def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
@@ -101,14 +82,13 @@ def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estim
     return costs.latency.item(place), costs.energy.item(place)
 
 
-def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """Return the largest energy saving by another operating point that does not slow down the config.
+def saving_of(candidates: CandidateSet, position: int, query: Query) -> Saving | None:
+    """Return the largest energy saving of a config at an operating point where the config is no slower.
 
     Return None if the saving is too small to mention, or if the query sets a power limit or clock.
     """
     if query.power_limit_w is not None or query.clock_hz is not None:
         return None
-    _, position = picked
     points: Sequence[OperatingPoint] = candidates.points
     if len(points) > 1:
         best = candidates.ranked.ranking.saving(candidates.part, position, NO_LOSS, WORTH_SAYING)
@@ -185,15 +165,11 @@ def answer(
     if of_one_kernel and query.power_limit_w is not None:
         # Recommend only configs at the requested power limit. The default limit (index 0) serves for comparison.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
-    picked, alike = rows_of(candidates, query, first, of_op=not of_one_kernel)
-    others: Sequence[Picked] = ()
-    if not (of_one_kernel or query.top == 1 or query.source):
-        # If `picked` has only Triton kernels, also pick the best config of a CUDA kernel, and vice versa.
-        ranking = candidates.ranked.ranking
-        others = ranking.best_of_other_kind(candidates.part, picked, bounds_of(query), first)
-    every = build_recommendations(candidates, picked, query.objective, alike, others)
-    recommendations, beside = every[: len(picked)], every[len(picked) :]
-    saving = saving_of(candidates, picked[0], query)
+    other_kind = not (of_one_kernel or query.top == 1 or query.source)
+    rows, others, fastest = rows_of(candidates, query, first, not of_one_kernel, other_kind)
+    recommendations = build_recommendations(candidates, rows, fastest)
+    beside = build_recommendations(candidates, others, fastest) if others else ()
+    saving = saving_of(candidates, rows[0][1], query)
     foreign = () if of_one_kernel or not candidates.ranked.space.evidence.foreign else foreign_rows(candidates, query)
     about: dict[str, Any] = {}
     remarks: list[Remark] = [

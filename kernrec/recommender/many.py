@@ -9,7 +9,6 @@ import numpy as np
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.op import Op, Problem, find_op
-from kernrec.recommender.answer import described
 from kernrec.recommender.baselines import Baseline
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.json_form import FormerNames
@@ -118,10 +117,9 @@ def answer_many(
 
 
 def _best(candidates: CandidateSet, query: Query) -> tuple[Any, ...]:
-    picked, _ = rows_of(candidates, query)
-    ((_, (number, _, row, latency, energy, *_), *_), _) = described(candidates, picked, query.objective)
-    table, point = candidates.ranked.kernels[number].table, candidates.points[picked[0][0]]
-    costs = table.config(row), latency[:3], energy[:3], point.limit_w(candidates.gpu), str(latency[3])
+    (((number, _, values, place, _, _, _, latency, energy, *_),), *_) = rows_of(candidates, query)
+    table, point = candidates.ranked.kernels[number].table, candidates.points[place]
+    costs = table.space.named(values), latency[:3], energy[:3], point.limit_w(candidates.gpu), str(latency[3])
     return candidates.problem, table.kernel.name, *costs, ""
 
 

@@ -57,15 +57,28 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
     )
 
 
-def rows_of(
-    candidates: CandidateSet, query: Query, first: int = 0, of_op: bool = True
-) -> tuple[list[Picked], list[int]]:
-    """Return at most `query.top` candidates of a non-empty set, best first, and the number of similar configs of each.
+Row = tuple[Any, ...]
+"""Config in the engine's form: index of the kernel, index of the candidate, value of each tunable, index of the
+operating point, then the fields of `Recommendation` from `rank` to `occupancy`, then `heuristic`, `alike`, `unsure` and
+`may_be_faster`. Estimates are tuples, and the bottleneck is an index."""
 
-    `first` is the index of the first operating point to use. `of_op` is false if the request is about one kernel.
+
+def rows_of(
+    candidates: CandidateSet, query: Query, first: int = 0, of_op: bool = True, other_kind: bool = False
+) -> tuple[list[Row], list[Row], tuple[float, float]]:
+    """Return at most `query.top` candidates of a non-empty set, best first.
+
+    Args:
+        first: first operating point to select from. Earlier points serve only for comparison.
+        of_op: whether the request is about an op.
+        other_kind: whether to add the best CUDA kernel if there are only Triton kernels, and vice versa.
+
+    Returns:
+        The candidates, the kernel of the other kind, and latency (s) and energy (J) of the fastest candidate.
     """
-    rows = candidates.ranked.ranking.rows(candidates.part, bounds_of(query), first, query.each_config, of_op)
-    picked: tuple[list[Picked], list[int]] = reachable(rows, query, candidates.gpu.name)
+    ranking, bounds = candidates.ranked.ranking, bounds_of(query)
+    rows = ranking.recommended(candidates.part, bounds, first, query.each_config, of_op, other_kind, SOURCES)
+    picked: tuple[list[Row], list[Row], tuple[float, float]] = reachable(rows, query, candidates.gpu.name)
     return picked
 
 

@@ -11,7 +11,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
-from kernrec.recommender.answer import build_recommendation, build_recommendations
+from kernrec.recommender.answer import answer, build_recommendation
 from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.space import Space
@@ -170,7 +170,7 @@ def candidates(recommender):
 
 def test_recommendation_at_a_lower_limit_is_compared_with_the_default(candidates):
     position = candidates.fastest
-    (recommendation,) = build_recommendations(candidates, [(1, position)], Objective.ENERGY)
+    recommendation = build_recommendation(candidates, 1, position)
     latency, energy = candidates.latency_s[:, position], candidates.energy_j[:, position]
     assert recommendation.power_limit_w == 200.0
     assert recommendation.versus_fastest.slowdown == latency[1] / latency[0] - 1.0
@@ -180,12 +180,12 @@ def test_recommendation_at_a_lower_limit_is_compared_with_the_default(candidates
 @pytest.mark.parametrize("pick", [(2, 0), (-1, 0), (0, -1), (0, 1 << 40)])
 def test_selecting_an_index_outside_the_candidates_is_refused(candidates, pick):
     with pytest.raises((ValueError, IndexError)):
-        build_recommendations(candidates, [pick], Objective.LATENCY)
+        build_recommendation(candidates, *pick)
 
 
 def test_predicted_configs_have_an_approximate_rank(candidates):
-    order = candidates.latency_s[0].argsort()[:3].tolist()
-    recommendations = build_recommendations(candidates, [(0, position) for position in order], Objective.LATENCY)
+    query = Query(Objective.LATENCY, top=3, each_config=True)
+    recommendations = answer(candidates.at(0), query).recommendations
     assert [recommendation.place for recommendation in recommendations] == ["~1", "~2", "~3"]
     assert recommendations[0].latency_s.low < recommendations[0].latency_s.value < recommendations[0].latency_s.high
 

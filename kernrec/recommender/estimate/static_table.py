@@ -143,13 +143,8 @@ class StaticTable:
         """Energy in joules to move one byte between L2 and DRAM."""
         return self.power.event_j(DRAM)
 
-    @cached_property
-    def tunables(self) -> Array:
-        """Value of each tunable in each row, (rows, tunables)."""
-        return np.array(list(self.space.columns.values()), dtype=np.int64).reshape(-1, len(self)).T.copy()
-
     def config(self, row: int) -> dict[str, int]:
-        return dict(zip(self.space.columns, self.tunables[row].tolist(), strict=True))
+        return self.space.config(row)
 
     @property
     def is_call(self) -> bool:
