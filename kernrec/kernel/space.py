@@ -15,6 +15,7 @@ from kernrec.gpu.entry import code_sm
 from kernrec.kernel.expression import Expression
 from kernrec.kernel.spec import LIMITS, Kernel
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.op.problem import LARGEST
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
@@ -93,7 +94,7 @@ class Space:
 
     def named(self, values: Sequence[int]) -> dict[str, int]:
         """Return a config, given the value of each tunable and of each further column of a list of configs."""
-        return dict(zip(self._names, values, strict=False))
+        return dict(zip(self._names, values))  # noqa: B905 - `strict` takes twice as long
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
         """Return the row of each config as int64. Missing configs have row -1."""
@@ -185,8 +186,8 @@ def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]
 
 def arguments(problem: "Problem") -> tuple[dict[str, int | str], dict[str, float], bool, float, float]:
     """Return a problem as (names, bytes by tensor, whether indices need 64 bits, FLOPs, minimum bytes of traffic)."""
-    sizes = problem.tensor_bytes, problem.too_large is not None, float(problem.flops), float(problem.bytes)
-    return problem.names, *sizes
+    tensor_bytes, moved, largest = problem.traffic
+    return problem.names, tensor_bytes, largest > LARGEST, float(problem.flops), float(moved)
 
 
 class ProblemSpace:

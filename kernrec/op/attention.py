@@ -13,6 +13,7 @@ f16. A quantized cache (`kv_dtype=1`) has 8-bit k and v with one scale each.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError
@@ -157,6 +158,6 @@ ATTENTION = Op(
     derive=_derive,
     untouched=_untouched,
     values=_values,
-    of_dtype=lambda dtype: {"scaled": int(dtype == "f8e4m3")},
+    of_dtype=cache(lambda dtype: {"scaled": int(dtype == "f8e4m3")}),
     element_types=_element_types,
 )

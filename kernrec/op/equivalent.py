@@ -35,7 +35,10 @@ def equivalents(problem: Problem) -> tuple[Problem, ...]:
         return (problem,)
     if problem.op == MATVEC.name:
         return as_matmul(problem), problem
-    vectors = _as_matvec(problem) if problem.op == MATMUL.name else None
+    sizes = problem.sizes
+    if problem.op != MATMUL.name or problem.layout[0] == "t" or (sizes["m"] > MOST_VECTORS and sizes["n"] > 1):
+        return (problem,)
+    vectors = _few_vectors(problem)
     return (problem,) if vectors is None else (problem, vectors)
 
 
@@ -62,13 +65,6 @@ def _matmul(problem: Problem, rows: int | None = None) -> Problem:
 
 
 _as_matmul = lru_cache(maxsize=1024)(_matmul)
-
-
-def _as_matvec(problem: Problem) -> Problem | None:
-    sizes = problem.sizes
-    if problem.layout[0] == "t" or (sizes["m"] > MOST_VECTORS and sizes["n"] > 1):
-        return None
-    return _few_vectors(problem)
 
 
 @lru_cache(maxsize=1024)

@@ -15,6 +15,7 @@ groups), `b_scale` (n, groups), or (n / 128, groups) in `f8block`. nvfp4 also ha
 """
 
 from collections.abc import Mapping
+from functools import cache
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -158,7 +159,7 @@ MATMUL = Op(
     flops=lambda d: 2 * d["batch"] * d["m"] * d["n"] * d["k"],
     reference=_reference,
     values=_values,
-    of_dtype=lambda dtype: {"scaled": int(dtype in _SCALED), **format_number(dtype)},
+    of_dtype=cache(lambda dtype: {"scaled": int(dtype in _SCALED), **format_number(dtype)}),
     derive=_derive,
     element_types=_element_types,
     dtype_layouts=dict.fromkeys((*_SCALED, *_FORMATS), "nt"),

@@ -14,6 +14,7 @@ topk / ep passes through an expert. FLOPs count the matmuls of these passes.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -153,7 +154,7 @@ MOE = Op(
     shapes=_shapes,
     flops=_flops,
     reference=_reference,
-    of_dtype=lambda dtype: {"scaled": int(dtype == "f8e4m3"), **format_number(dtype)},
+    of_dtype=cache(lambda dtype: {"scaled": int(dtype == "f8e4m3"), **format_number(dtype)}),
     derive=_derive,
     untouched=_untouched,
     values=_values,

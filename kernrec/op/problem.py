@@ -5,7 +5,7 @@ Every query imports this module, so it does not import NumPy at run time.
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from itertools import takewhile
+from itertools import filterfalse, takewhile
 from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -166,8 +166,7 @@ class Op:
             if isinstance(dtype, str | None) and isinstance(layout, str | None) and len(self._kinds) < _KINDS:
                 self._kinds[dtype, layout] = kind
         named = self.named(sizes, kind[0])
-        late = self.late.items()
-        stated = tuple([item for item in sizes.items() if item not in late])
+        stated = tuple(filterfalse(self.late.items().__contains__, sizes.items()))
         problem = Problem(self.name, stated, *kind, self)
         vars(problem)["sizes"] = named
         return problem
@@ -309,10 +308,10 @@ class Problem:
         """Return the problem as plain values, in the form that databases and journals store."""
         return {"key": self.key, "op": self.op, "dims": self.dim, "dtype": self.dtype, "layout": self.layout}
 
-    @cached_property
+    @property
     def too_large(self) -> str | None:
         """Describe the first tensor that is too large for 32-bit indices, or return None if there is none."""
-        for name, shape in self._shapes.items():
+        for name, shape in self.definition.shapes(self.sizes, self.layout).items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"
         return None
@@ -325,28 +324,28 @@ class Problem:
     @cached_property
     def bytes(self) -> int:
         """Return the minimum memory traffic in bytes: read each needed element and write each output once."""
-        return self._traffic[1]
+        return self.traffic[1]
 
     @property
     def tensor_bytes(self) -> dict[str, float]:
         """Return the bytes of each tensor, keyed by name."""
-        return self._traffic[0]
+        return self.traffic[0]
 
     @cached_property
-    def _traffic(self) -> tuple[dict[str, float], int]:
-        """Return (`tensor_bytes`, `bytes`). Create no `Tensor` objects, because their creation takes longer."""
-        types, untouched = self.definition.element_types(self.sizes), self.definition.untouched(self.sizes)
-        tensor_bytes, touched = {}, 0
-        for name, shape in self._shapes.items():
+    def traffic(self) -> tuple[dict[str, float], int, int]:
+        """Return (`tensor_bytes`, `bytes`, number of elements of the largest tensor). Create no `Tensor` objects, because
+        their creation takes longer."""
+        definition, sizes = self.definition, self.sizes
+        types, untouched = definition.element_types(sizes), definition.untouched(sizes)
+        tensor_bytes, touched, largest = {}, 0, 0
+        for name, shape in definition.shapes(sizes, self.layout).items():
             elements, dtype = prod(shape), types.get(name, self.dtype)
             size = dtypes.bytes_of(elements, dtype)
             tensor_bytes[name] = float(size)
             touched += dtypes.bytes_of(elements - untouched[name], dtype) if name in untouched else size
-        return tensor_bytes, touched
-
-    @cached_property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return self.definition.shapes(self.sizes, self.layout)
+            if elements > largest:
+                largest = elements
+        return tensor_bytes, touched, largest
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -355,7 +354,7 @@ class Problem:
         untouched = self.definition.untouched(sizes)
         types = self.definition.element_types(sizes)
         tensors = {}
-        for name, shape in self._shapes.items():
+        for name, shape in self.definition.shapes(sizes, self.layout).items():
             role = "output" if name in self.definition.outputs else "input"
             dtype = types.get(name, self.dtype)
             tensors[name] = Tensor(name, shape, dtype, role, prod(shape) - untouched.get(name, 0))

@@ -31,7 +31,7 @@ def all_ops() -> tuple[Op, ...]:
 
 def find_op(name: str) -> Op:
     """Return an op by name or alias, ignoring case, blanks, `-` and `_`. Raise `UsageError` if there is none."""
-    if op := _BY_NAME.get(fold(str(name))):
+    if op := _BY_NAME.get(str(name)) or _BY_NAME.get(fold(str(name))):
         return op
     if (number := _ACTIVATIONS.get(fold(str(name)))) is not None:
         raise UsageError(

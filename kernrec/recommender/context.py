@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +30,12 @@ from kernrec.util.light_dataclass import dataclass
 
 Kind = tuple[tuple[str, str, str], ...]
 """Op, data type and layout of each equivalent form of a problem. For example, a matvec is also a matmul."""
+_KIND_OF_FORM = attrgetter("op", "dtype", "layout")
 
 
 def kind_of(problem: Problem) -> Kind:
     """Return a key that is equal for two problems if the same kernels can compute both."""
-    return tuple([(form.op, form.dtype, form.layout) for form in equivalents(problem)])
+    return tuple(map(_KIND_OF_FORM, equivalents(problem)))
 
 
 class Context:

@@ -35,7 +35,7 @@ Some GPUs exceed a limit that is too low for their lowest clock. A recorded RTX 
 
 
 def memory_needed(problem: Problem) -> float:
-    return sum(problem.tensor_bytes.values())
+    return sum(problem.traffic[0].values())
 
 
 def fits(problem: Problem, gpu: GPU) -> bool:
@@ -44,8 +44,8 @@ def fits(problem: Problem, gpu: GPU) -> bool:
 
 def refuse_too_large(problem: Problem, gpu: GPU) -> None:
     """Raise `KernrecError` if the tensors of a problem do not fit into a GPU's memory."""
-    if not fits(problem, gpu):
-        needed, there = memory_text(memory_needed(problem)), memory_text(gpu.usable_bytes)
+    if (bytes_needed := memory_needed(problem)) > gpu.usable_bytes:
+        needed, there = memory_text(bytes_needed), memory_text(gpu.usable_bytes)
         raise KernrecError(f"{problem.title} needs {needed} of memory for its tensors; the {gpu.title} has {there}")
 
 
@@ -57,7 +57,7 @@ def cold_seconds(problem: Problem, gpu: GPU) -> float:
 def physical_bounds(problem: Problem, gpu: GPU) -> tuple[float, float]:
     """Return the minimum seconds that a problem needs for DRAM traffic, and the minimum clock cycles for arithmetic."""
     # A kernel that declares its own problem may read only a part of the tensors, so count no bytes.
-    moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)
+    moved = 0 if problem.layout == ANY_LAYOUT else max(problem.traffic[1] - gpu.l2_bytes, 0)
     roof_clk = problem.flops / ideal_launch(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz
     return moved / gpu.memory_bandwidth, roof_clk
 
