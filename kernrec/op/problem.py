@@ -333,8 +333,8 @@ class Problem:
 
     @cached_property
     def traffic(self) -> tuple[dict[str, float], int, int]:
-        """Return (`tensor_bytes`, `bytes`, number of elements of the largest tensor). Create no `Tensor` objects, because
-        their creation takes longer."""
+        """Return (`tensor_bytes`, `bytes`, number of elements of the largest tensor). Create no `Tensor` objects,
+        because their creation takes longer."""
         definition, sizes = self.definition, self.sizes
         types, untouched = definition.element_types(sizes), definition.untouched(sizes)
         tensor_bytes, touched, largest = {}, 0, 0

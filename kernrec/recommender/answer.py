@@ -10,12 +10,13 @@ counts. Between kernels, the errors of the config and of the kernel count.
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
+from kernrec.kernel import Kernel
 from kernrec.model.analytical.launch_costs import LimitedCosts
 from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op import Problem
@@ -50,7 +51,7 @@ def build_recommendations(
     Args:
         fastest: latency (s) and energy (J) of the fastest config.
     """
-    recommendations = []
+    problem, gpu, recommendations = candidates.problem, candidates.gpu, []
     for (
         number, position, config, point, rank, exact, ambiguous, latency, energy, power_w, clock_hz, bottleneck,
         occupancy, heuristic, alike, unsure, faster,
@@ -62,10 +63,9 @@ def build_recommendations(
         # Positional arguments halve the time to create a `Recommendation`. They follow the order of its fields.
         recommendations.append(
             Recommendation(
-                table.kernel, table.space.named(config), candidates.problem, candidates.gpu, candidates.points[point],
-                rank, exact, ambiguous, Estimate(*latency), Estimate(*energy), power_w, clock_hz,
-                BOTTLENECKS[bottleneck], occupancy, fastest, heuristic, measured, alike, unsure,
-                table.conditions.inputs, faster,
+                table.kernel, table.space.named(config), problem, gpu, candidates.points[point], rank, exact, ambiguous,
+                Estimate(*latency), Estimate(*energy), power_w, clock_hz, BOTTLENECKS[bottleneck], occupancy, fastest,
+                heuristic, measured, alike, unsure, table.conditions.inputs, faster,
             )
         )  # fmt: skip
     return tuple(recommendations)
@@ -171,46 +171,34 @@ def answer(
     beside = build_recommendations(candidates, others, fastest) if others else ()
     saving = saving_of(candidates, rows[0][1], query)
     foreign = () if of_one_kernel or not candidates.ranked.space.evidence.foreign else foreign_rows(candidates, query)
-    about: dict[str, Any] = {}
+    kernel: Kernel | None = None
+    sampled_blocks, heuristic = None, None
     remarks: list[Remark] = [
         partial(of_conditions, query.conditions),
         of_recommendations(candidates, recommendations, beside),
     ]
     if of_one_kernel:
-        (kernel,) = candidates.kernels
-        about = {
-            "kernel": kernel.table.kernel,
-            "sampled_blocks": kernel.sampled_blocks,
-            "occupancy_heuristic": build_recommendation(candidates, 0, kernel.heuristic),
-        }
-        if kernel.table.kernel.declares_problem:
+        (considered,) = candidates.kernels
+        kernel, sampled_blocks = considered.table.kernel, considered.sampled_blocks
+        heuristic = build_recommendation(candidates, 0, considered.heuristic)
+        if kernel.declares_problem:
             context = None  # Backends have no implementation of a user's own problem.
-        lines = tuple(of_kernel(kernel, recommendations[0]))
+        lines = tuple(of_kernel(considered, recommendations[0]))
         remarks.append(lambda: lines)
     else:
         remarks.append(of_triton(candidates))
     if context is not None:
         remarks = _of_context(remarks, context, candidates.problem, query)
+    # Arguments without names take less time. They are in the order of the class's fields.
     return Answer(
-        problem=candidates.problem,
-        gpu=candidates.gpu,
-        query=query,
-        point=candidates.points[0],
-        recommendations=recommendations,
-        candidates=candidates.runnable,
-        remarks=tuple(remarks),
-        calibration=candidates.tables[0].calibration,
-        models=tuple(candidates.scopes),
-        saving=saving,
-        beside=beside,
-        foreign=foreign,
-        context=context,
-        **about,
-    )
+        candidates.problem, candidates.gpu, query, candidates.points[0], recommendations, candidates.runnable,
+        tuple(remarks), candidates.tables[0].calibration, tuple(candidates.scopes), kernel, sampled_blocks, heuristic,
+        saving, beside, foreign, context=context,
+    )  # fmt: skip
 
 
 def _of_context(remarks: Sequence[Remark], context: "GpuContext", problem: Problem, query: Query) -> list[Remark]:
-    warnings = tuple(context.models.warnings())
+    warnings = context.models.warnings()
     return [lambda: warnings, *remarks, partial(baseline_notes, context, problem, query.backends)]
 
 

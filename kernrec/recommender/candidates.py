@@ -179,6 +179,8 @@ class CandidateSet:
         """Number of configs that can run the problem, including those without an estimate."""
         self.any_measured = self.any_ran = False
         """`any_measured`: whether any candidate was measured. `any_ran`: whether `ran` is true for any kernel."""
+        self.scopes: list[ModelScope] = []
+        """Trained models that correct the costs of candidates."""
         for place in self._numbers:
             kernel = ranked.kernels[place]
             self.runnable += kernel.counts[number]
@@ -188,6 +190,8 @@ class CandidateSet:
                 self.starts.append(self.starts[-1] + end - first)
                 self.any_measured |= kernel.is_measured
                 self.any_ran |= kernel.is_measured or kernel.trained
+                if kernel.model is not None and (scope := kernel.scope_on(number)) is not None:
+                    self.scopes.append(scope)
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -201,13 +205,6 @@ class CandidateSet:
     def kernels(self) -> list[KernelCandidates]:
         """Candidates of each kernel that can run the problem."""
         return [kernel for kernel in self.considered if len(kernel.rows)]
-
-    @cached_property
-    def scopes(self) -> "list[ModelScope]":
-        """Trained models that correct the costs of candidates."""
-        number = self.number
-        kernels = [each for each in self.every_kernel if each.model and each.starts[number] < each.starts[number + 1]]
-        return list(filter(None, [kernel.scope_on(number) for kernel in kernels]))
 
     def kernel(self, number: int) -> KernelCandidates:
         """Return the candidates of the kernel with index `number` among all kernels of the problem."""

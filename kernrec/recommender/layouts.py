@@ -46,6 +46,8 @@ def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
         rules = _RULES[key] = _rules_of_missing_kernels(problem, gpu.sm)
+    if not rules:
+        return ()
     own = [
         (-count, number, layout)
         for number, (layout, kernels) in enumerate(rules)

@@ -56,10 +56,12 @@ def of_recommendations(
     """Return a function that writes the notes on an answer."""
     # The function must not refer to `candidates`, because an answer would then keep the whole set in memory.
     gpu = candidates.gpu
-    scopes, refused, measured = candidates.scopes, list[str](), list[str]()
+    scopes = candidates.scopes
+    refused: list[str] = []
+    measured: list[str] = []
     calibrations = [table.calibration for table in candidates.tables if table.calibration]
     if candidates.ranked.ranking.violated:
-        refused = [f"{each.table.kernel.name}: {line}" for each in candidates.kernels for line in each.remarks]
+        refused += [f"{each.table.kernel.name}: {line}" for each in candidates.kernels for line in each.remarks]
     for number, kernel in enumerate(candidates.every_kernel):
         if kernel.table.unprofiled or kernel.measured[0] is not NOTHING:
             predicts = sources_of(recommendations) != {Source.MEASURED}

@@ -121,9 +121,10 @@ class RankedSpace:
         """Engine's `Costs` at the first operating point."""
         self.kernels: list[RankedKernel] = []
         in_engine, learned, column = [], False, 0
-        for number, each in enumerate(zip(space.tables, forms, costs.kernels, measured, space.learned, strict=True)):
-            table, of_op, counted, rows, model = each
-            kernel = RankedKernel(table, of_op, costs, number, counted, column, rows, model)
+        models = space.learned
+        for number, counted in enumerate(costs.kernels):
+            table, of_op = space.tables[number], forms[number]
+            kernel = RankedKernel(table, of_op, costs, number, counted, column, measured[number], models[number])
             self.kernels.append(kernel)
             in_engine.append(kernel.in_engine)
             learned |= kernel.is_reference
@@ -133,7 +134,7 @@ class RankedSpace:
             predict_references(space, problems)
         self._references, figures = [], []
         for problem in problems:
-            *references, of_problem = self._references_of(problem, learned)
+            references, of_problem = self._references_of(problem, learned)
             self._references.append(references)
             figures.append(of_problem)
         limits_w, default = _limits(self.gpu, points)
@@ -175,7 +176,7 @@ class RankedSpace:
 
     def _references_of(
         self, problem: Problem, learned: bool
-    ) -> tuple[ReferenceTime | None, ReferenceTime | None, tuple[float, ...]]:
+    ) -> tuple[tuple[ReferenceTime | None, ReferenceTime | None], tuple[float, ...]]:
         """Return the reference times of the fastest baseline and of a physical model, and arguments for the engine.
 
         A missing reference time is None. The physical model is used only if `learned` is true and no baseline exists.
@@ -187,7 +188,7 @@ class RankedSpace:
         elif learned and (derived := derived_reference(problem, self.gpu)) is not None:
             by_physics = derived[0].latency_s, derived[0].deviation, derived[1]
         figures = (*physical_bounds(problem, self.gpu), whole_deviation(problem), UNMEASURED, *recorded, *by_physics)
-        return baseline, None if derived is None else derived[0], figures
+        return (baseline, None if derived is None else derived[0]), figures
 
     def _measure(
         self, number: int, values: Array, kind: Array, kinds: Array, scored: Array, features: Array

@@ -61,7 +61,7 @@ class _Latest(OrderedDict[_Key, _Value]):
     def add(self, key: _Key, value: _Value) -> _Value:
         self[key] = value
         if len(self) > self.most:
-            self.shrink()
+            self.popitem(last=False)
         return value
 
     def shrink(self) -> None:
@@ -180,7 +180,7 @@ class GpuRecommender:
             return self._answers.add(key, self._in_some_dtype(problem, query))
         answered = problem if fixed else self.as_answered([problem], op_points(self.gpu, query))[0]
         answer = self._in_some_dtype(answered, query)
-        if answered != problem:
+        if answered is not problem and answered != problem:  # Comparing identical problems takes longer.
             answer = replace(answer, layout_chosen=True)
         elif fixed and (gains := tuple(gain_elsewhere(self.context, answer, query))):
             answer = replace(answer, remarks=(*answer.remarks, lambda: gains))
@@ -197,7 +197,8 @@ class GpuRecommender:
         """
         for start in range(0, len(problems), _AHEAD):
             some = [each for each in problems[start : start + _AHEAD] if (self.context, each) not in self._layouts]
-            searches, alone = list[tuple[Problem, Asking, CandidateSet | None]](), True
+            searches: list[tuple[Problem, Asking, CandidateSet | None]] = []
+            alone = True
             for problem in some:
                 others = layouts_that_matter(problem, self.gpu)
                 if not others and len(some) == 1 and self.candidates_if_any(problem, points) is not None:

@@ -18,6 +18,7 @@ from kernrec.op import Problem, find_op
 from kernrec.op.registry import parse_shape
 from kernrec.recommender.estimate.operating_point import CACHES, COLD, Conditions, OperatingPoint
 from kernrec.store import Evidence
+from kernrec.util.cached_property import cached_property
 from kernrec.util.light_dataclass import dataclass
 
 _Cost = TypeVar("_Cost", float, np.ndarray)
@@ -126,10 +127,9 @@ class Query:
     each_config: bool = False
     """Whether each config has its own row. By default, similar configs share a row."""
 
-    @property
+    @cached_property
     def conditions(self) -> Conditions:
-        conditions: Conditions = vars(self)["_conditions"]
-        return conditions
+        return Conditions(self.inputs, self.l2)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_named(self.objective))
@@ -160,20 +160,17 @@ class Query:
         if self.max_power_w is not None and not self.max_power_w > 0:
             raise UsageError(f"max power is {self.max_power_w:g} W; expected a positive power")
 
-        # Every request uses the operating point, hash and conditions, so compute each only once.
-        point = OperatingPoint(self.power_limit_w, self.clock_hz)
-        hashed = hash((self.objective, self.max_slowdown, self.max_power_w, point, self.top, self.source))
-        vars(self).update(_point=point, _hash=hashed, _conditions=Conditions(self.inputs, self.l2))
-
     def __hash__(self) -> int:
-        hashed: int = vars(self)["_hash"]
-        return hashed
+        return self._hash
 
-    @property
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.objective, self.max_slowdown, self.max_power_w, self.point, self.top, self.source))
+
+    @cached_property
     def point(self) -> OperatingPoint:
         """Operating point of the query: its power limit and locked clock."""
-        point: OperatingPoint = vars(self)["_point"]
-        return point
+        return OperatingPoint(self.power_limit_w, self.clock_hz)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Space:
     whole: bool = False
     """Whether to estimate every config instead of only the most promising ones (`SHORTLIST`)."""
 
-    @property
+    @cached_property
     def gpu(self) -> GPU:
         return self.tables[0].gpu
 
@@ -88,7 +88,9 @@ def parts_of(
     """Return the arguments of the engine's `Costs`, the converted problems, and the measured rows of each kernel."""
     evidence, nothing = space.evidence, (NOTHING,) * len(points)
     any_rows = bool(evidence.measured or evidence.failed)
-    parts, forms_of_each, measured = list[Part](), list[Sequence[Problem]](), list[Measured]()
+    parts: list[Part] = []  # `list[Part]()` takes longer.
+    forms_of_each: list[Sequence[Problem]] = []
+    measured: list[Measured] = []
     of_op: dict[str, tuple[list[Problem], list[Any], Array | None]] = {}
     """For each op: the problems converted to this op, the same problems in the engine's form, and their epilogues."""
     for table in space.tables:
@@ -106,7 +108,8 @@ def parts_of(
         forms_of_each.append(forms)
         measured.append(rows)
         # A profile from sampled blocks already includes the epilogue.
-        parts.append((table.plan(forms[0]), in_engine, None, able, ran, None if table.kernel.sampled else epilogues))
+        plan = table.plans[0] if table.plans else table.plan(forms[0])
+        parts.append((plan, in_engine, None, able, ran, None if table.kernel.sampled else epilogues))
     return parts, forms_of_each, measured
 
 
@@ -145,13 +148,11 @@ def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
 
     A row of the result has the core time (s), DRAM time (s), core energy (J) and DRAM energy (J), (problems, 4).
     """
-    each = [epilogue(table.gpu, table.power, problem) for problem in problems]
-    if each.count(None) == len(each):
-        return None
-    slower = table.calibration.core_time if table.calibration else 1.0
-    figures = np.zeros((len(each), 4))
-    for row, more in zip(figures, each, strict=True):
-        if more is not None:
+    figures = None
+    for number, problem in enumerate(problems):
+        if (more := epilogue(table.gpu, table.power, problem)) is not None:
             core_s, core_j, dram_bytes = more
-            row[:] = slower * core_s, dram_bytes / table.bandwidth, core_j, dram_bytes * table.dram_byte_j
+            slower = table.calibration.core_time if table.calibration else 1.0
+            figures = np.zeros((len(problems), 4)) if figures is None else figures
+            figures[number] = slower * core_s, dram_bytes / table.bandwidth, core_j, dram_bytes * table.dram_byte_j
     return figures

@@ -51,7 +51,8 @@ class StaticTable:
     spilling: int
     """Number of compiled variants that spill registers."""
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
-    _plans: list[Any] = field(default_factory=list, repr=False)
+    plans: list[Any] = field(default_factory=list, repr=False)
+    """Result of `plan`, if it is the same for all problems."""
     models: list[Any] = field(default_factory=list, repr=False)
     """Trained models in the engine's form, cached by `correction.applied`."""
 
@@ -276,11 +277,11 @@ class StaticTable:
 
     def plan(self, problem: Problem) -> Any:
         """Return the kernel in the engine's form (`kernel_plan`)."""
-        if self._plans:
-            return self._plans[0]
+        if self.plans:
+            return self.plans[0]
         plan = kernel_plan(self, self.space.at(problem))
         if len(self._geometries) == len(self.launches):
-            self._plans.append(plan)
+            self.plans.append(plan)
         return plan
 
     def geometry(self, on_problem: ProblemSpace, index: int) -> LaunchGeometry:
