@@ -110,9 +110,11 @@ std::vector<Pick> Ranking::select(const Part& part, const Bounds& bounds, int64_
     const bool every = bounded || bounds.objective != Objective::kPareto;
     PickCosts costs;
     costs.count = count;
-    const size_t most = size_t(count * (part.end_point - part.first_point - first));
-    costs.latency.reserve(most), costs.energy.reserve(most), costs.places.reserve(every ? 0 : most);
+    const size_t most = every ? size_t(count * (part.end_point - part.first_point - first)) : 0;
+    costs.latency.reserve(most), costs.energy.reserve(most);
     int64_t start = 0;  // number of the segment's first candidate
+    // Costs of the fastest candidate so far, and of the candidate with the lowest energy.
+    double least_s = kInfinity, its_j = kInfinity, least_j = kInfinity, its_s = kInfinity;
     for (int64_t point = part.first_point + first; point < part.end_point; point++)
         for (const Segment& each : own) {
             const auto add = [&](int64_t place) {
@@ -122,9 +124,15 @@ std::vector<Pick> Ranking::select(const Part& part, const Bounds& bounds, int64_
                 if (measured || bounded) source = figures(kSeconds, point, place)[EstimateKind::kSource];
                 // A limit above the power draw has the same prediction as the default limit. Prefer the measured point.
                 if (measured && source == kMeasured) factor *= 1.0 - 1e-9;
-                costs.add(seconds * factor, value(kJoules, point, place) * factor, value(kWatts, point, place), source,
-                          bounded);
-                if (!every) costs.places.push_back(start + place - each.first);
+                const double cost_s = seconds * factor, cost_j = value(kJoules, point, place) * factor;
+                if (!every) {
+                    // Either of the two may exclude a candidate from the front, without a copy of all costs.
+                    if ((cost_s >= least_s && cost_j > its_j) || (cost_j >= least_j && cost_s > its_s)) return;
+                    if (cost_s <= least_s) least_s = cost_s, its_j = cost_j;
+                    if (cost_j <= least_j) least_j = cost_j, its_s = cost_s;
+                    costs.places.push_back(start + place - each.first);
+                }
+                costs.add(cost_s, cost_j, bounded ? value(kWatts, point, place) : 0.0, source, bounded);
             };
             each_estimated(every ? 0 : point, each.first, each.first + each.size, add);
             start += each.size;
