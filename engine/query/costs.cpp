@@ -7,6 +7,16 @@
 #include "features.h"
 
 namespace kernrec::query {
+namespace {
+
+std::vector<int64_t> true_places(const Row<const bool>& row) {
+    std::vector<int64_t> places;
+    for (int64_t i = 0; i < row.size; i++)
+        if (row[i]) places.push_back(i);
+    return places;
+}
+
+}  // namespace
 
 Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> able_of,
                Array<const double, 1> occupancy_of, Array<const double, 2> shapes_of, Array<const int64_t, 2> codes_of,
@@ -20,14 +30,13 @@ Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> a
       byte_j(byte_j),
       kept_codes_(codes_of) {
     for (const nb::handle launch : launches_of) launches.push_back(&nb::cast<Launch&>(launch));
-    const Row<const bool> can(able_of);
+    able = true_places(able_of);
     const Table<const double> of_launch(shapes_of);
-    for (int64_t row = 0; row < can.size; row++) able.push_back(can[row]);
     occupancy = copied(Row<const double>(occupancy_of));
     for (int64_t shape = 0; shape < of_launch.rows; shape++)
         for (int64_t row = 0; row < of_launch.columns; row++) shapes.push_back(of_launch(shape, row));
     const size_t configs = size_t(space->count());
-    require(!launches.empty() && able.size() == configs && occupancy.size() == configs && of_launch.rows == 4 &&
+    require(!launches.empty() && able_of.shape(0) == configs && occupancy.size() == configs && of_launch.rows == 4 &&
                 of_launch.columns == int64_t(configs) && codes.rows == int64_t(configs) && codes.columns > 0,
             "kernel: expected launches, and figures of each config");
     for (size_t row = 0; row < configs; row++)
@@ -148,7 +157,7 @@ void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& posi
                 limited.rows == features::kRegime + 1 && quantities.rows == features::kQuantities &&
                 quantities.columns == positions.size,
             "positions: expected candidates of the kernel");
-    const size_t configs = part.kernel->able.size();
+    const size_t configs = size_t(part.kernel->space->count());
     const Launch& first_launch = *part.kernel->launches[0];
     std::vector<int64_t> rows;
     for (int64_t i = 0; i < positions.size;) {
@@ -190,11 +199,11 @@ void Costs::add(nb::tuple each, int64_t most) {
     std::optional<Row<const int64_t>> given;
     Row<const int64_t> kept_rows;
     if (!each[2].is_none()) given = Row<const int64_t>(nb::cast<Places>(each[2]));
-    std::vector<uint8_t> able = part.kernel->able;
+    std::optional<std::vector<int64_t>> able;
     if (!each[3].is_none()) {
-        const Row<const bool> can(nb::cast<Array<const bool, 1>>(each[3]));
-        require(can.size == int64_t(able.size()), "able: expected one of each config");
-        for (int64_t row = 0; row < can.size; row++) able[size_t(row)] = can[row];
+        const auto can = nb::cast<Array<const bool, 1>>(each[3]);
+        require(int64_t(can.shape(0)) == part.kernel->space->count(), "able: expected one of each config");
+        able = true_places(can);
     }
     if (!each[4].is_none()) kept_rows = Row<const int64_t>(nb::cast<Places>(each[4]));
     if (!each[5].is_none()) part.epilogues = nb::cast<Array<const double, 2>>(each[5]);
@@ -205,7 +214,7 @@ void Costs::add(nb::tuple each, int64_t most) {
         part.problems.push_back(std::make_shared<Problem>(part.kernel->kept_space, nb::cast<nb::dict>(of[0]),
                                                           nb::cast<nb::dict>(of[1]), nb::cast<bool>(of[2]),
                                                           nb::cast<double>(of[3]), nb::cast<double>(of[4])));
-        choose(part, able, given, kept_rows, most);
+        choose(part, able ? *able : part.kernel->able, given, kept_rows, most);
     }
     require(!part.epilogues || (part.epilogues->shape(0) == part.problems.size() && part.epilogues->shape(1) == 4),
             "epilogues: expected four figures of each problem");
@@ -229,28 +238,24 @@ std::vector<uint8_t> promising(const Kernel& kernel, Problem& problem, const std
 }  // namespace
 
 // Choose the configs of a kernel to estimate on its last problem.
-void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::optional<Row<const int64_t>>& given,
+void Costs::choose(Part& part, const std::vector<int64_t>& able, const std::optional<Row<const int64_t>>& given,
                    const Row<const int64_t>& kept_rows, int64_t most) {
     const Kernel& kernel = *part.kernel;
     Problem& problem = *part.problems.back();
-    std::vector<int64_t> rows;
+    std::vector<int64_t>& rows = part.runnable.emplace_back();
     if (given) {
-        require(all_within(*given, 0, int64_t(able.size())), "rows: expected configs of the space");
+        require(all_within(*given, 0, kernel.space->count()), "rows: expected configs of the space");
         rows = copied(*given);
     } else if (!problem.too_large()) {
-        std::vector<uint8_t> holds = able;
-        kernel.space->test(&problem, {holds.data(), int64_t(holds.size())});
-        rows.resize(holds.size());
-        size_t count = 0;
-        for (size_t row = 0; row < holds.size(); row++) rows[count] = int64_t(row), count += holds[row];
-        rows.resize(count);
+        rows = kernel.space->valid(&problem, able);
     }
     int64_t pick = rows.empty() ? -1 : 0;
     double best = -kInfinity;
     for (size_t i = 0; i < rows.size(); i++)
         if (const double score = kernel.scores[size_t(rows[i])]; score > best) pick = int64_t(i), best = score;
-    part.runnable.push_back(rows);
-    if (!given && most > 0 && int64_t(rows.size()) > most) {
+    if (given || most <= 0 || int64_t(rows.size()) <= most) {
+        part.rows.insert(part.rows.end(), rows.begin(), rows.end());
+    } else {
         std::vector<uint8_t> chosen = promising(kernel, problem, rows, most);
         chosen[size_t(pick)] = 1;
         for (int64_t i = 0; i < kept_rows.size; i++) {
@@ -258,11 +263,11 @@ void Costs::choose(Part& part, const std::vector<uint8_t>& able, const std::opti
             if (place != rows.end() && *place == kept_rows[i]) chosen[size_t(place - rows.begin())] = 1;
         }
         pick = std::count(chosen.begin(), chosen.begin() + pick, uint8_t(1));
-        size_t count = 0;
-        for (size_t i = 0; i < chosen.size(); i++) rows[count] = rows[i], count += chosen[i];
-        rows.resize(count);
+        size_t count = part.rows.size();
+        part.rows.resize(count + chosen.size());
+        for (size_t i = 0; i < chosen.size(); i++) part.rows[count] = rows[i], count += chosen[i];
+        part.rows.resize(count);
     }
-    part.rows.insert(part.rows.end(), rows.begin(), rows.end());
     part.starts.push_back(int64_t(part.rows.size()));
     part.picks.push_back(pick);
 }

@@ -76,7 +76,7 @@ struct Kernel {
     nb::list kept_launches;
     Space* space;
     std::vector<Launch*> launches;
-    std::vector<uint8_t> able;   // whether each config is profiled and fits the GPU
+    std::vector<int64_t> able;  // configs that are profiled and fit the GPU, ascending
     std::vector<double> occupancy;  // resident warps of the first launch, as a fraction of an SM's maximum
     // Scores of the occupancy heuristic, in the order of `cudaOccupancyMaxPotentialBlockSize`: most resident warps come
     // first, then the largest block, then the first config.
@@ -174,7 +174,7 @@ class Costs {
 
   private:
     void add(nb::tuple each, int64_t most);
-    void choose(Part& part, const std::vector<uint8_t>& able, const std::optional<Row<const int64_t>>& given,
+    void choose(Part& part, const std::vector<int64_t>& able, const std::optional<Row<const int64_t>>& given,
                 const Row<const int64_t>& kept_rows, int64_t most);
     void estimate(Part& part);
 

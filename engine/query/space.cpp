@@ -46,14 +46,13 @@ Rows Rows::with_tunable(int64_t choices) const {
     return result;
 }
 
-Rows Rows::take(const std::vector<uint8_t>& kept) const {
+Rows Rows::take(const std::vector<int64_t>& kept) const {
     Rows result;
-    result.count = std::count_if(kept.begin(), kept.end(), [](uint8_t keep) { return keep != 0; });
+    result.count = int64_t(kept.size());
     for (const auto& column : digits) {
         result.digits.emplace_back();
         result.digits.back().reserve(size_t(result.count));
-        for (size_t row = 0; row < kept.size(); row++)
-            if (kept[row]) result.digits.back().push_back(column[row]);
+        for (const int64_t row : kept) result.digits.back().push_back(column[size_t(row)]);
     }
     return result;
 }

@@ -71,7 +71,7 @@ struct Rows {
     std::vector<std::vector<int32_t>> digits;  // for each fixed tunable, each row's index into the tunable's values
 
     Rows with_tunable(int64_t choices) const;
-    Rows take(const std::vector<uint8_t>& kept) const;
+    Rows take(const std::vector<int64_t>& kept) const;
 };
 
 // Bits of a real number, as the values of expressions are stored.
@@ -134,9 +134,9 @@ class Space {
     void add_column(const std::string& name, Kind kind, std::vector<int64_t> bits);
     // Return the groups of rows with the same values of some tunables: index of each row, first row of each group.
     Domain groups(const std::vector<int64_t>& tunables) const;
-    void set_conditions(std::vector<int32_t> nodes);
-    // Clear `holds` where a condition is false.
-    void test(Problem* problem, const Row<uint8_t>& holds);
+    void set_conditions(const std::vector<int32_t>& nodes);
+    // Return those of `rows`, ascending, that satisfy all conditions.
+    std::vector<int64_t> valid(Problem* problem, std::vector<int64_t> rows);
     Reader read(int32_t node, Problem* problem);
     const Node& node(int32_t number) const { return nodes_.at(size_t(number)); }
     const Domain& domain(int32_t number) const { return domains_[size_t(number)]; }
@@ -165,7 +165,7 @@ class Space {
     std::vector<Domain> domains_;
     std::vector<std::string> texts_;
     std::vector<nb::object> keys_;  // the texts as keys of dictionaries
-    std::vector<int32_t> conditions_;
+    std::map<int32_t, std::vector<int32_t>> conditions_;  // nodes by domain
     std::map<std::string, int32_t> names_;  // nodes of names
     std::map<std::string, int32_t> columns_of_;  // nodes of the names of `add_column`
     std::map<std::string, int64_t> text_numbers_;

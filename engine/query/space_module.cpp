@@ -1,4 +1,6 @@
 // Python's interface of spaces: enumerates configs, and returns values of expressions as arrays.
+#include <numeric>
+
 #include "space.h"
 
 namespace kernrec::query {
@@ -17,9 +19,9 @@ Rows enumerated(const std::vector<Space::Tunable>& tunables, std::optional<Array
             if (all || nb::cast<size_t>(condition[0]) == fixed) decided.push_back(part.add(condition[1]));
         if (decided.empty()) return;
         part.set_conditions(decided);
-        std::vector<uint8_t> kept(size_t(rows.count), 1);
-        part.test(nullptr, {kept.data(), int64_t(kept.size())});
-        rows = rows.take(kept);
+        std::vector<int64_t> every(size_t(rows.count));
+        std::iota(every.begin(), every.end(), 0);
+        rows = rows.take(part.valid(nullptr, std::move(every)));
     };
     if (listed) {
         const Table<const int64_t> digits(*listed);
@@ -122,9 +124,7 @@ void bind_spaces(nb::module_& module) {
              [](nb::object space, nb::dict names) {
                  require(nb::cast<const Space&>(space).count() == 1, "holds: expected a space of one config");
                  Problem problem(space, names, nb::dict(), false, 0.0, 0.0);
-                 uint8_t holds = 1;
-                 problem.space().test(&problem, {&holds, 1});
-                 return holds != 0;
+                 return !problem.space().valid(&problem, {0}).empty();
              })
         .def("fixed", [](Space& space, nb::handle expression) { return !space.node(space.add(expression)).dynamic; })
         .def("digits",
@@ -150,9 +150,13 @@ void bind_spaces(nb::module_& module) {
             "test",
             [](Problem& problem, Array<bool, 1> holds) {
                 const Row<bool> bools(holds);
-                if (problem.too_large())
-                    for (int64_t row = 0; row < bools.size; row++) bools[row] = false;
-                else problem.space().test(&problem, {reinterpret_cast<uint8_t*>(bools.data), bools.size, bools.step});
+                require(bools.size == problem.space().count(), "holds: expected one of each row");
+                std::vector<int64_t> rows;
+                for (int64_t row = 0; row < bools.size; row++) {
+                    if (bools[row] && !problem.too_large()) rows.push_back(row);
+                    bools[row] = false;
+                }
+                for (const int64_t row : problem.space().valid(&problem, std::move(rows))) bools[row] = true;
             },
             exact());
     module.def("evaluated", &evaluated, nb::arg(), nb::arg(), nb::arg());

@@ -217,36 +217,34 @@ Reader Space::read(int32_t number, Problem* problem) {
             node.kind == Kind::kReal};
 }
 
-void Space::set_conditions(std::vector<int32_t> nodes) {
-    // Conditions without tunables come first: if one is false, the others are not evaluated.
-    std::stable_partition(nodes.begin(), nodes.end(), [&](int32_t number) { return node(number).domain == 0; });
-    conditions_ = std::move(nodes);
+void Space::set_conditions(const std::vector<int32_t>& nodes) {
+    for (const int32_t number : nodes) conditions_[node(number).domain].push_back(number);
 }
 
-void Space::test(Problem* problem, const Row<uint8_t>& holds) {
-    require(holds.size == rows_.count, "holds: expected one of each row");
-    std::map<int32_t, std::vector<uint8_t>> by_domain;
-    for (const int32_t number : conditions_) {
-        const Reader value = read(number, problem);
-        const Node& condition = node(number);
-        // Without the sign bit, zeros of both kinds are 0.
-        const auto is_true = [&](int64_t i) { return (value.values[i] << int(value.real)) != 0; };
-        if (condition.domain == 0) {
-            if (is_true(0)) continue;
-            for (int64_t row = 0; row < holds.size; row++) holds[row] = 0;
-            return;
+std::vector<int64_t> Space::valid(Problem* problem, std::vector<int64_t> rows) {
+    std::vector<uint8_t> truths;
+    for (const auto& [number, conditions] : conditions_) {
+        const Domain& domain = domains_[size_t(number)];
+        truths.assign(size_t(domain.size), 1);
+        for (const int32_t condition : conditions) {
+            const Reader value = read(condition, problem);
+            // Without the sign bit, zeros of both kinds are 0.
+            for (size_t i = 0; i < truths.size(); i++) truths[i] &= uint8_t(value.values[i] << int(value.real) != 0);
+            // Conditions without tunables come first: if one is false, the others are not evaluated.
+            if (domain.scalar && truths[0] == 0) return {};
         }
-        auto& truths = by_domain[condition.domain];
-        truths.resize(size_t(domain(condition.domain).size), 1);
-        for (size_t i = 0; i < truths.size(); i++) truths[i] &= uint8_t(is_true(int64_t(i)));
+        if (domain.scalar) continue;
+        const int32_t* const index = domain.index.empty() ? nullptr : domain.index.data();
+        const uint8_t* const holds = truths.data();
+        int64_t* const kept = rows.data();
+        size_t count = 0;
+        for (const int64_t row : rows) {
+            kept[count] = row;
+            count += holds[index == nullptr ? row : index[row]];
+        }
+        rows.resize(count);
     }
-    for (const auto& [number, truths] : by_domain) {
-        const auto& index = domain(number).index;
-        if (index.empty())
-            for (int64_t row = 0; row < holds.size; row++) holds[row] = holds[row] & truths[size_t(row)];
-        else
-            for (int64_t row = 0; row < holds.size; row++) holds[row] = holds[row] & truths[size_t(index[size_t(row)])];
-    }
+    return rows;
 }
 
 Problem::Problem(nb::object space, nb::dict names, nb::dict tensor_bytes, bool too_large, double flops, double bytes)
