@@ -71,8 +71,7 @@ struct Moved {
     }
 };
 
-void add(Moved& moved) { moved.add(); }
-KERNREC_AVX2 void add_avx2(Moved& moved) { moved.add(); }
+constexpr auto kAdd = [](Moved* moved) __attribute__((always_inline)) { moved->add(); };
 
 }  // namespace
 
@@ -89,7 +88,7 @@ void Access::fill_moved(const Row<const double>& blocks, const Row<const double>
             for (int64_t tensor = 0; tensor < sizes.rows; tensor++)
                 moved.lanes(steps + tensor)[i] = sizes(tensor, column);
         }
-        (kAvx2 ? add_avx2 : add)(moved);
+        ByCpu<kAdd>()(&moved);
         for (int64_t i = 0; i < count; i++) filled[first + i] = moved.total[i];
     }
 }

@@ -236,27 +236,21 @@ KERNREC_INLINE void Block::finish(const Device& device) {
         times[kResource][i] = most[i] < kStartS + kLaunchS ? double(kPipes + 3) : times[kResource][i];
 }
 
-// Load `kLanes` launches, from column `first` of `work` on, and compute their times.
-KERNREC_INLINE void compute_inline(Block& block, const Demand& demand, const Device& device, int64_t loops,
-                                   const Row<const int64_t>& variants, const Table<const double>& work, int64_t first) {
+// Fill a block with the launches in some columns of `work` and `variants`, and compute their times.
+constexpr auto kCompute = [](Block* filled, const Demand* demand, const Device* device, int64_t loops,
+                             Row<const int64_t> variants, Table<const double> work,
+                             int64_t first) __attribute__((always_inline)) {
+    Block& block = *filled;
     for (int64_t i = 0; i < kLanes; i++) {
         const int64_t column = std::min(first + i, variants.size - 1);  // Spare lanes repeat the last one.
         for (int64_t row = 0; row < kLoops; row++) block.work[row][i] = work(row, column);
-        block.add_loops(demand, loops, variants[column], work, column, i);
+        block.add_loops(*demand, loops, variants[column], work, column, i);
     }
-    block.combine_pipes(device);
-    block.share_pipes(device);
-    if (demand.stretched) block.take_turns(device);
-    block.finish(device);
-}
-void compute(Block& block, const Demand& demand, const Device& device, int64_t loops,
-             const Row<const int64_t>& variants, const Table<const double>& work, int64_t first) {
-    compute_inline(block, demand, device, loops, variants, work, first);
-}
-KERNREC_AVX2 void compute_avx2(Block& block, const Demand& demand, const Device& device, int64_t loops,
-                               const Row<const int64_t>& variants, const Table<const double>& work, int64_t first) {
-    compute_inline(block, demand, device, loops, variants, work, first);
-}
+    block.combine_pipes(*device);
+    block.share_pipes(*device);
+    if (demand->stretched) block.take_turns(*device);
+    block.finish(*device);
+};
 
 }  // namespace
 
@@ -265,7 +259,7 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
     Block block;
     for (int64_t first = 0; first < variants.size; first += kLanes) {
         const int64_t count = std::min(kLanes, variants.size - first);
-        (kAvx2 ? compute_avx2 : compute)(block, demand, device, loops, variants, work, first);
+        ByCpu<kCompute>()(&block, &demand, &device, loops, variants, work, first);
         for (int64_t q = 0; q < kPipes; q++)
             for (int64_t i = 0; i < count; i++) pipe_clk(q, first + i) = block.pipe_clk[q][i];
         for (int64_t row = 0; row < kTimes; row++)

@@ -140,8 +140,8 @@ struct Quick {
     }
 };
 
-void add(Quick& quick, const Device& device, double start_clk) { quick.add(device, start_clk); }
-KERNREC_AVX2 void add_avx2(Quick& quick, const Device& device, double start_clk) { quick.add(device, start_clk); }
+constexpr auto kAdd = [](Quick* quick, const Device* device, double start_clk)
+                          __attribute__((always_inline)) { quick->add(*device, start_clk); };
 
 }  // namespace
 
@@ -160,7 +160,7 @@ void Launch::add_quick(const Figures& figures, const std::vector<int64_t>& rows,
     size_t places[kLanes];
     int64_t lanes = 0;
     const auto flush = [&] {
-        (kAvx2 ? add_avx2 : add)(quick, device_, start_clk_);
+        ByCpu<kAdd>()(&quick, &device_, start_clk_);
         for (int64_t i = 0; i < lanes; i++) clocks[places[i]] = quick.clocks[i];
         lanes = 0;
     };

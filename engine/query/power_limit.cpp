@@ -83,7 +83,7 @@ class PowerLimits {
                 for (int64_t row = 0; row < 5; row++) block.launch[row][i] = launches(row, column);
                 block.limit_w[i] = limits_w_(p, limits_w_.columns > 1 ? column : 0);
             }
-            kAvx2 ? limit_avx2(p, block) : limit_plain(p, block);
+            ByCpu<kLimit>()(this, p, &block);
             for (int64_t row = 0; row < kCostRows; row++)
                 std::copy_n(block.costs[row], lanes, costs + row * row_step + first);
         }
@@ -107,8 +107,8 @@ class PowerLimits {
         block.costs[kStaticJ][i] = static_j, block.costs[kClockedJ][i] = clocked_j;
     }
 
-    void limit_plain(int64_t p, Block& block) const { limit_inline(p, block); }
-    KERNREC_AVX2 void limit_avx2(int64_t p, Block& block) const { limit_inline(p, block); }
+    static constexpr auto kLimit = [](const auto* limits, int64_t p, auto* block)
+                                       __attribute__((always_inline)) { limits->limit_inline(p, *block); };
 
     KERNREC_INLINE void limit_inline(int64_t p, Block& block) const {
         const double clock = highest_(0, p), static_w = highest_(1, p), tree_w = highest_(2, p);
