@@ -276,16 +276,27 @@ void LaunchTimes::compute(const Launch& launch, Problem& problem, const int64_t*
     if (&launch == launch_ && problem.number == problem_ && std::equal(rows, rows + count, all_.begin(), all_.end()))
         return;
     launch_ = nullptr;
-    places.clear(), columns.clear(), rows_.clear(), variants_.clear();
-    for (int64_t place = 0; place < count; place++)
-        if (launch.performed(rows[place])) places.push_back(place), rows_.push_back(rows[place]);
+    places.clear(), columns.clear(), rows_.clear(), variants_.clear(), firsts_.clear();
+    const int32_t* const groups = launch.groups();
+    if (groups != nullptr) in_group_.assign(size_t(launch.group_count()), -1);
+    for (int64_t place = 0; place < count; place++) {
+        const int64_t row = rows[place];
+        if (!launch.performed(row)) continue;
+        int32_t first = groups != nullptr ? in_group_[size_t(groups[row])] : -1;
+        if (first < 0 || !launch.alike(rows_[size_t(first)], row)) {
+            first = int32_t(rows_.size());
+            rows_.push_back(row);
+            if (groups != nullptr) in_group_[size_t(groups[row])] = first;
+        }
+        places.push_back(place), firsts_.push_back(first);
+    }
     const int64_t size = int64_t(rows_.size()), work_rows = kLoops + 2 * launch.loops();
     if (size == 0) return;
     const size_t figures = size_t((work_rows + kPipes + kTimes) * size);
     if (room_.size() < figures) room_.resize(figures);
     const Table<double> filled(room_.data(), work_rows, size, size, 1);
     launch.fill_work(launch.on(problem), rows_, filled);
-    latest_.assign(1024, -1);
+    latest_.assign(1024, -1), columns_.clear();
     digests_.assign(size_t(size), 0);
     for (int64_t row = 0; row < work_rows; row++) {  // row by row, so that compilers vectorize over the configs
         const double* const figures = &filled(row, 0);
@@ -298,12 +309,13 @@ void LaunchTimes::compute(const Launch& launch, Problem& problem, const int64_t*
     for (int64_t i = 0; i < size; i++) {
         const int64_t variant = launch.variant(rows_[size_t(i)]), next = int64_t(variants_.size());
         const int64_t other = twin(i, variant, next, filled);
-        columns.push_back(other < 0 ? next : other);
+        columns_.push_back(int32_t(other < 0 ? next : other));
         if (other >= 0) continue;
         variants_.push_back(variant);
         if (next != i)
             for (int64_t row = 0; row < work_rows; row++) filled(row, next) = filled(row, i);
     }
+    for (const int32_t first : firsts_) columns.push_back(columns_[size_t(first)]);
     const int64_t different = int64_t(variants_.size());
     work = {filled.data, work_rows, different, size, 1};
     const Table<double> pipes(filled.data + work_rows * size, kPipes, different, size, 1);

@@ -28,6 +28,14 @@ class Launch {
     int64_t configs() const { return int64_t(variant_.size()); }
     bool performed(int64_t row) const { return performed_[size_t(row)]; }
     int64_t variant(int64_t row) const { return variant_[size_t(row)]; }
+    // Combinations of the tunables that the work depends on, besides the geometry; null if each config has its own.
+    const int32_t* groups() const { return groups_ > 1 ? space_.domain(groups_).index.data() : nullptr; }
+    int64_t group_count() const { return space_.domain(groups_).size; }
+    // Return whether two configs with the same combination have the same work and variant.
+    bool alike(int64_t row, int64_t other) const {
+        return variant(row) == variant(other) && geometry_(0, row) == geometry_(0, other) &&
+               geometry_(1, row) == geometry_(1, other) && geometry_(2, row) == geometry_(2, other);
+    }
     const Demand& demand() const { return demand_; }
     const Device& device() const { return device_; }
 
@@ -56,6 +64,7 @@ class Launch {
     const Demand& demand_;
     const Device& device_;
     int64_t loops_;
+    int32_t groups_ = 0;
     std::vector<int32_t> figures_;        // nodes; -1 for None
     std::vector<nb::object> tensors_;     // names of the problem's tensors; None for a workspace
     std::vector<int32_t> elements_;       // nodes of the elements; -1 for a tensor of the problem
@@ -114,6 +123,7 @@ class LaunchTimes {
     const Launch* launch_ = nullptr;
     int64_t problem_ = 0;
     std::vector<int64_t> all_, rows_, variants_;
+    std::vector<int32_t> in_group_, firsts_, columns_;  // last row of each group; row and column of each config
     std::vector<double> room_;
     std::vector<uint64_t> digests_;  // of each config's work
     std::vector<int32_t> latest_;  // columns by digest

@@ -60,12 +60,17 @@ Launch::Launch(nb::object space, nb::object access, nb::object demand, nb::objec
     }
     for (size_t figure = 0; figure < size_t(3 + 2 * loops); figure++)
         require(figures_[figure] >= 0 || figure == 1, "launch: expected blocks, waits and trips");
+    uint64_t support = 0;
+    for (const auto* nodes : {&figures_, &elements_})
+        for (const int32_t node : *nodes) support |= node < 0 ? 0 : space_.node(node).support;
+    groups_ = space_.domain_of(support);
 }
 
 Launch::Figures Launch::on(Problem& problem) const {
     require(&problem.space() == &space_, "launch: expected a problem of the space");
     Figures figures;
     if (has_given_) return figures;
+    figures.readers.reserve(figures_.size() + tensors_.size()), figures.sizes.reserve(tensors_.size());
     const auto read = [&](int32_t node) {
         figures.readers.emplace_back();
         if (node >= 0) figures.readers.back() = space_.read(node, &problem);

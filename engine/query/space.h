@@ -140,6 +140,8 @@ class Space {
     Reader read(int32_t node, Problem* problem);
     const Node& node(int32_t number) const { return nodes_.at(size_t(number)); }
     const Domain& domain(int32_t number) const { return domains_[size_t(number)]; }
+    // Return the combinations of the tunables in a mask.
+    int32_t domain_of(uint64_t support);
     const std::string& text(int64_t number) const { return texts_[size_t(number)]; }
 
   private:
@@ -151,7 +153,6 @@ class Space {
     int32_t refusal(const std::string& reason);
     int32_t leaf(Operation operation, Kind kind, int64_t number);
     int32_t made(Node node);
-    int32_t domain_of(uint64_t support);
     int64_t interned(const std::string& text);
     void compute(int32_t number, Problem* problem);
     void execute(const Node& node, Problem* problem);
