@@ -13,10 +13,9 @@ namespace {
 
 // Values of the row `kRegime` besides `kCapped`: the resource that limits the speed of a launch.
 constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0;
-// The search for a clock takes `kRounds` rounds. Each round divides the remaining range into `kParts` parts.
-constexpr int64_t kParts = 4, kRounds = 5;
-// Clocks per table, `kParts**kRounds`: 1/1024 of the range is finer than the 15 MHz steps of real GPUs.
+// Clocks per table: 1/1024 of the range is finer than the 15 MHz steps of real GPUs.
 constexpr int64_t kClocks = 1024;
+constexpr int64_t kParts = 16;  // into which the first round of a search for a clock divides a table
 
 // Power limits and highest clocks of P operating points, and values that depend only on them.
 class PowerLimits {
@@ -46,17 +45,18 @@ class PowerLimits {
         require(highest_.rows == 4 && highest_.columns == points && highest_hz_.size == points &&
                     int64_t(first_.size()) == points && table_.rows == 4 && search_.rows == 3 &&
                     table_.columns == table_hz_.size && search_.columns == table_hz_.size && search_.step == 1 &&
-                    limits_w_.columns > 0 && all_within(Row<const int64_t>(first), 0, table_hz_.size - kClocks + 1),
+                    table_.step == 1 && table_hz_.step == 1 && limits_w_.columns > 0 &&
+                    all_within(Row<const int64_t>(first), 0, table_hz_.size - kClocks + 1),
                 "limits: expected as many points everywhere, and the clocks below each");
     }
 
     // Return the costs of N launches, (kCostRows, P, N). `launches` (5, N) has a row per field of `NominalCosts`.
     std::vector<double> costs(const Table<const double>& launches) const {
-        const int64_t count = launches.columns, row_step = points() * count;
+        const int64_t count = launches.columns;
         require(launches.rows == 5 && (limits_w_.columns == 1 || limits_w_.columns == count),
                 "launches: expected five figures, and one limit for all launches or one for each");
-        std::vector<double> result(size_t(kCostRows * row_step));
-        for (int64_t p = 0; p < points(); p++) limit(p, launches, result.data() + p * count, row_step);
+        std::vector<double> result(size_t(kCostRows * points() * count));
+        limit(points(), launches, result.data());
         return result;
     }
     nb::object costs_array(Array<const double, 2> launches) const {
@@ -68,24 +68,27 @@ class PowerLimits {
     double latency_s(const std::vector<double>& launch) const {
         require(points() > 0 && limits_w_.columns == 1 && launch.size() == 5, "launch: expected five figures");
         double costs[kCostRows];
-        limit(0, {launch.data(), 5, 1, 1, 1}, costs, 1);
+        limit(1, {launch.data(), 5, 1, 1, 1}, costs);
         return costs[kLatencyS];
     }
 
   private:
-    // Fill the costs of launches at a point.
-    void limit(int64_t p, const Table<const double>& launches, double* costs, int64_t row_step) const {
+    // Fill the costs (kCostRows, points, N) of N launches at the first points.
+    void limit(int64_t points, const Table<const double>& launches, double* costs) const {
         Block block;
         for (int64_t first = 0; first < launches.columns; first += kLanes) {
             const int64_t lanes = std::min(kLanes, launches.columns - first);
             for (int64_t i = 0; i < kLanes; i++) {
                 const int64_t column = first + std::min(i, lanes - 1);  // Spare lanes repeat the last one.
                 for (int64_t row = 0; row < 5; row++) block.launch[row][i] = launches(row, column);
-                block.limit_w[i] = limits_w_(p, limits_w_.columns > 1 ? column : 0);
             }
-            ByCpu<kLimit>()(this, p, &block);
-            for (int64_t row = 0; row < kCostRows; row++)
-                std::copy_n(block.costs[row], lanes, costs + row * row_step + first);
+            for (int64_t p = 0; p < points; p++) {
+                for (int64_t i = 0; i < kLanes; i++)
+                    block.limit_w[i] = limits_w_(p, limits_w_.columns > 1 ? first + std::min(i, lanes - 1) : 0);
+                ByCpu<kLimit>()(this, p, &block);
+                for (int64_t row = 0; row < kCostRows; row++)
+                    std::copy_n(block.costs[row], lanes, costs + (row * points + p) * launches.columns + first);
+            }
         }
     }
 
@@ -129,12 +132,12 @@ class PowerLimits {
         if (any == 0.0) return;
         find_clocks(first_[size_t(p)], block);
         Lanes rates[4];  // column of `highest` or `table` of each launch
-        for (int64_t i = 0; i < kLanes; i++) {
-            const bool over = block.over[i] > 0.0;
-            const int64_t place = block.clocks[i];
-            for (int64_t row = 0; row < 4; row++) rates[row][i] = over ? table_(row, place) : highest_(row, p);
-            costs[kClockHz][i] = over ? table_hz_[place] : hz;
-        }
+        const auto select = [&](const double* at_clock, double at_highest, Lanes& selected) {
+            for (int64_t i = 0; i < kLanes; i++)
+                selected[i] = block.over[i] > 0.0 ? at_clock[block.clocks[i]] : at_highest;
+        };
+        for (int64_t row = 0; row < 4; row++) select(&table_(row, 0), highest_(row, p), rates[row]);
+        select(&table_hz_[0], hz, costs[kClockHz]);
         for (int64_t i = 0; i < kLanes; i++) fill_costs(block, i, rates[0][i], rates[1][i], rates[2][i], rates[3][i]);
         for (int64_t i = 0; i < kLanes; i++) {
             // If the lowest clock still exceeds the limit, the GPU pauses its clock between pulses. Only board and
@@ -150,30 +153,30 @@ class PowerLimits {
         }
     }
 
-    // Find the highest clock of a table, from `first`, at which each launch keeps its limit. Each round tries a few
-    // clocks of the remaining range, because power increases with the clock.
+    // Find the highest clock of a table, from `first`, at which each launch keeps its limit, because power increases
+    // with the clock. In the first round, all launches try the same clocks. Each further round halves the range.
     KERNREC_INLINE void find_clocks(int64_t first, Block& block) const {
         const Lanes &core_s = block.launch[0], &fixed_s = block.launch[2];
         const Lanes &core_j = block.launch[3], &dram_j = block.launch[4];
         const double *const faster = &search_(0, 0), *const idle_w = &search_(1, 0), *const voltage = &search_(2, 0);
-        Lanes core;
-        for (int64_t i = 0; i < kLanes; i++) core[i] = overlap_power(core_s[i]), block.clocks[i] = first;
-        for (int64_t round = 0, step = kClocks; round < kRounds; round++) {
-            step = step / kParts;
-            Lanes within = {};
-            for (int64_t trial = 1; trial < kParts; trial++)
-                for (int64_t i = 0; i < kLanes; i++) {
-                    const int64_t tried = block.clocks[i] + trial * step;
-                    // A clock fits if the launch takes long enough to spread the energy of its events. This test needs
-                    // no root and no division. No clock fits if the power without events exceeds the limit.
-                    const double spare_w = block.limit_w[i] - idle_w[tried];
-                    const double beyond_j = maximum(voltage[tried] * core_j[i] + dram_j[i] - fixed_s[i] * spare_w, 0.0);
-                    const double overlapped = faster[tried] * core[i] + block.dram[i];
-                    const bool fits = overlapped * overlap_power(spare_w) >= overlap_power(beyond_j);
-                    within[i] += fits && spare_w > 0.0 ? 1.0 : 0.0;
-                }
-            for (int64_t i = 0; i < kLanes; i++) block.clocks[i] += int64_t(within[i]) * step;
-        }
+        Lanes core, within = {};
+        const auto fits = [&](int64_t i, int64_t tried) {
+            // A clock fits if the launch takes long enough to spread the energy of its events. This test needs no root
+            // and no division. No clock fits if the power without events exceeds the limit.
+            const double spare_w = block.limit_w[i] - idle_w[tried];
+            const double beyond_j = maximum(voltage[tried] * core_j[i] + dram_j[i] - fixed_s[i] * spare_w, 0.0);
+            const double overlapped = faster[tried] * core[i] + block.dram[i];
+            const bool enough = overlapped * overlap_power(spare_w) >= overlap_power(beyond_j);
+            return enough && spare_w > 0.0 ? 1.0 : 0.0;
+        };
+        int64_t step = kClocks / kParts, clocks[kLanes];
+        for (int64_t i = 0; i < kLanes; i++) core[i] = overlap_power(core_s[i]);
+        for (int64_t part = 1; part < kParts; part++)
+            for (int64_t i = 0; i < kLanes; i++) within[i] += fits(i, first + part * step);
+        for (int64_t i = 0; i < kLanes; i++) clocks[i] = first + int64_t(within[i]) * step;
+        while ((step /= 2) > 0)
+            for (int64_t i = 0; i < kLanes; i++) clocks[i] += int64_t(fits(i, clocks[i] + step)) * step;
+        std::copy_n(clocks, kLanes, block.clocks);
     }
 
     Array<const double, 2> kept_[4];  // keep Python's arrays alive
