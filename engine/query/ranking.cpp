@@ -325,10 +325,10 @@ void Ranking::correct(Kernel& kernel) {
     const Costs::Part& part = *kernel.part;
     for (int64_t quantity = 0; quantity < 3; quantity++)
         for (int64_t point = 0; point < points_; point++)
-            each_estimated(
-                point, part.first, part.first + int64_t(kernel.factors[quantity].size()), [&](int64_t place) {
-                    value_at(quantity, estimate(point, place)) *= kernel.factors[quantity][size_t(place - part.first)];
-                });
+            each_estimated(point, part.first, part.first + int64_t(kernel.factors[quantity].size()),
+                           [&](int64_t place, int64_t index) {
+                               value_at(quantity, index) *= kernel.factors[quantity][size_t(place - part.first)];
+                           });
     const bool energy_learned = !kernel.prediction.power_log.empty();
     size_t problem = 0;
     for (size_t i = 0; i < kernel.scored.size(); i++) {
@@ -412,7 +412,7 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
     // The analytical model already keeps power limits, and its time bounds hold at all points, so check one point.
     bool all = true;
     for (int64_t point = 0; point < (kernel == nullptr ? 1 : points_) && all; point++)
-        each_estimated(point, first, end, [&](int64_t place) { all = all && lawful(point, place); });
+        each_estimated(point, first, end, [&](int64_t place, int64_t) { all = all && lawful(point, place); });
     Violations result;
     if (all) return result;
     result.any = true;
@@ -525,9 +525,9 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage)
     const int64_t first = kernel.first(problem), end = kernel.first(problem + 1);
     for (int64_t quantity = 0; quantity < 2; quantity++)
         for (int64_t point = 0; point < points_; point++)
-            each_estimated(point, first, end, [&](int64_t place) {
-                value_at(quantity, estimate(point, place)) *= factor;
-                int32_t& number = kind_at(quantity, estimate(point, place));
+            each_estimated(point, first, end, [&](int64_t, int64_t index) {
+                value_at(quantity, index) *= factor;
+                int32_t& number = kind_at(quantity, index);
                 int32_t& new_number = raised[size_t(number)];
                 if (new_number < 0) {
                     EstimateKind each = kinds_[size_t(number)];

@@ -189,9 +189,11 @@ class Ranking {
         const int32_t slot = slots_[size_t(place)];
         return slot < 0 ? -1 : count_ + (point - 1) * int64_t(swept_.size()) + slot;
     }
+    double estimated(int64_t quantity, int64_t estimate) const {
+        return estimate < 0 ? kInfinity : values_[size_t(quantity * estimates_ + estimate)];
+    }
     double value(int64_t quantity, int64_t point, int64_t place) const {
-        const int64_t index = estimate(point, place);
-        return index < 0 ? kInfinity : values_[size_t(quantity * estimates_ + index)];
+        return estimated(quantity, estimate(point, place));
     }
     int32_t kind(int64_t quantity, int64_t point, int64_t place) const {
         const int64_t index = estimate(point, place);
@@ -209,15 +211,17 @@ class Ranking {
         if (slot < 0) return kInfinity;
         return swept_costs_[size_t(row * (points_ - 1) + point - 1) * swept_.size() + size_t(slot)];
     }
-    // Call a function with each place from `first` to `end` that is estimated at a point.
+    // Call a function with each place from `first` to `end` that is estimated at a point, and the estimate's index.
     template <class F>
     void each_estimated(int64_t point, int64_t first, int64_t end, F apply) const {
-        if (point == 0)
-            for (int64_t place = first; place < end; place++) apply(place);
-        else
-            for (auto place = std::lower_bound(swept_.begin(), swept_.end(), first);
-                 place != swept_.end() && *place < end; ++place)
-                apply(*place);
+        if (point == 0) {
+            for (int64_t place = first; place < end; place++) apply(place, place);
+            return;
+        }
+        const int64_t size = int64_t(swept_.size()), *const swept = swept_.data();
+        for (int64_t slot = std::lower_bound(swept, swept + size, first) - swept; slot < size && swept[slot] < end;
+             slot++)
+            apply(swept[slot], count_ + (point - 1) * size + slot);
     }
 
     void add_kernel(nb::tuple each, size_t number);

@@ -117,14 +117,15 @@ std::vector<Pick> Ranking::select(const Part& part, const Bounds& bounds, int64_
     double least_s = kInfinity, its_j = kInfinity, least_j = kInfinity, its_s = kInfinity;
     for (int64_t point = part.first_point + first; point < part.end_point; point++)
         for (const Segment& each : own) {
-            const auto add = [&](int64_t place) {
-                const double seconds = value(kSeconds, point, place);
+            const auto add = [&](int64_t place, int64_t index) {
+                if (every) index = estimate(point, place);
+                const double seconds = estimated(kSeconds, index);
                 if (!every && !(seconds < kInfinity)) return;
                 double factor = risky ? risk_[size_t(place)] : 1.0, source = 0.0;
                 if (measured || bounded) source = figures(kSeconds, point, place)[EstimateKind::kSource];
                 // A limit above the power draw has the same prediction as the default limit. Prefer the measured point.
                 if (measured && source == kMeasured) factor *= 1.0 - 1e-9;
-                const double cost_s = seconds * factor, cost_j = value(kJoules, point, place) * factor;
+                const double cost_s = seconds * factor, cost_j = estimated(kJoules, index) * factor;
                 if (!every) {
                     // Either of the two may exclude a candidate from the front, without a copy of all costs.
                     if ((cost_s >= least_s && cost_j > its_j) || (cost_j >= least_j && cost_s > its_s)) return;
@@ -132,7 +133,7 @@ std::vector<Pick> Ranking::select(const Part& part, const Bounds& bounds, int64_
                     if (cost_j <= least_j) least_j = cost_j, its_s = cost_s;
                     costs.places.push_back(start + place - each.first);
                 }
-                costs.add(cost_s, cost_j, bounded ? value(kWatts, point, place) : 0.0, source, bounded);
+                costs.add(cost_s, cost_j, bounded ? estimated(kWatts, index) : 0.0, source, bounded);
             };
             each_estimated(every ? 0 : point, each.first, each.first + each.size, add);
             start += each.size;
@@ -292,13 +293,14 @@ std::vector<Pick> Ranking::best_of_other_kind(const Part& part, const std::vecto
     for (const Segment& each : own) {
         if (missing[kernels_[size_t(each.kernel)].triton])
             for (int64_t point = first; point < part.end_point - part.first_point; point++)
-                each_estimated(part.first_point + point, each.first, each.first + each.size, [&](int64_t place) {
-                    const int64_t at = part.first_point + point;
-                    if (!(value(kWatts, at, place) <= bounds.max_power_w)) return;
-                    const double cost = value_of(objective, value(kSeconds, at, place), value(kJoules, at, place));
-                    if (cost < least || (cost == least && std::isfinite(cost) && point < best.point))
-                        least = cost, best = {point, start + place - each.first};
-                });
+                each_estimated(
+                    part.first_point + point, each.first, each.first + each.size, [&](int64_t place, int64_t) {
+                        const int64_t at = part.first_point + point;
+                        if (!(value(kWatts, at, place) <= bounds.max_power_w)) return;
+                        const double cost = value_of(objective, value(kSeconds, at, place), value(kJoules, at, place));
+                        if (cost < least || (cost == least && std::isfinite(cost) && point < best.point))
+                            least = cost, best = {point, start + place - each.first};
+                    });
         start += each.size;
     }
     if (best.point < 0) return {};
