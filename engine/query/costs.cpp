@@ -88,10 +88,9 @@ void mark_promising(const double* latency, const double* energy, int64_t size, i
         std::fill(chosen, chosen + size, uint8_t(1));
         return;
     }
+    std::vector<uint64_t> keys(static_cast<size_t>(size));
     for (const double* costs : {latency, energy}) {
-        std::vector<uint64_t> keys;
-        keys.reserve(size_t(size));
-        for (int64_t i = 0; i < size; i++) keys.push_back(ordered(costs[i]));
+        std::transform(costs, costs + size, keys.begin(), ordered);
         const uint64_t least = lowest(keys, size_t(count / 2));  // key of the first unmarked candidate
         int64_t left = count / 2;
         for (size_t i = 0; i < keys.size(); i++) {

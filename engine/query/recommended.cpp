@@ -204,13 +204,14 @@ std::vector<std::pair<Pick, int64_t>> Ranking::merged(const Part& part, const st
     std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> leaders;  // rows by kernel and point
     std::vector<std::pair<size_t, int64_t>> alike;  // rows with their numbers of similar configs
     std::vector<Place> places;
-    for (const Pick& pick : picks) places.push_back(locate(own, pick.position));
-    const auto logs = [&](size_t i) {
-        const double latency = cost(kSeconds, part, own, picks[i]), energy = cost(kJoules, part, own, picks[i]);
-        if (objective == Objective::kPareto) return std::pair{std::log(latency), std::log(energy)};
-        const double only = std::log(value_of(objective, latency, energy));
-        return std::pair{only, only};
-    };
+    std::vector<std::pair<double, double>> logs;
+    for (const Pick& pick : picks) {
+        places.push_back(locate(own, pick.position));
+        const double latency = cost(kSeconds, part, own, pick), energy = cost(kJoules, part, own, pick);
+        const bool front = objective == Objective::kPareto;
+        const double first = std::log(front ? latency : value_of(objective, latency, energy));
+        logs.push_back({first, front ? std::log(energy) : first});
+    }
     for (size_t i = 0; i < picks.size(); i++) {
         const Kernel& kernel = kernels_[size_t(places[i].segment->kernel)];
         const query::Kernel& fixed = *kernel.part->kernel;
@@ -234,9 +235,8 @@ std::vector<std::pair<Pick, int64_t>> Ranking::merged(const Part& part, const st
         for (size_t place = 0; !is_measured && place < among.size() && leader == alike.size(); place++) {
             const size_t other = alike[among[place]].first;
             const bool same = same_code(row_of(i), row_of(other));
-            const auto [mine, mine_last] = logs(i);
-            const auto [its, its_last] = logs(other);
-            const bool close = std::abs(mine - its) < kSame && std::abs(mine_last - its_last) < kSame;
+            const bool close = std::abs(logs[i].first - logs[other].first) < kSame &&
+                               std::abs(logs[i].second - logs[other].second) < kSame;
             if ((same && (by_code || fixed.call)) || (close && (same || differences(row_of(i), row_of(other)) == 1)))
                 leader = among[place];
         }
@@ -403,8 +403,8 @@ nb::tuple Ranking::described(const Part& part, const std::vector<Pick>& picks, c
     for (size_t i = 0; i < picks.size(); i++) {
         const bool has_rank = int64_t(i) < ranked;
         (has_rank ? rows : beside)
-            .append(described(picks[i], own, part, alike[i], has_rank ? ranks[i] : Rank{1, false, true}, fastest_s, best,
-                              sources));
+            .append(described(picks[i], own, part, alike[i], has_rank ? ranks[i] : Rank{1, false, true}, fastest_s,
+                              best, sources));
     }
     return nb::make_tuple(rows, beside, nb::make_tuple(fastest_s, value(kJoules, part.first_point, best_place)));
 }

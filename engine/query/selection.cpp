@@ -44,25 +44,24 @@ std::vector<int64_t> allowed_of(const std::vector<double>& latency, const std::v
 std::vector<Pick> least(const std::vector<double>& value, int64_t count, int64_t top) {
     const int64_t points = int64_t(value.size()) / count;
     std::vector<double> best(value.begin(), value.begin() + count);
-    std::vector<int64_t> best_point(size_t(count), 0), order;
+    std::vector<int64_t> best_point(size_t(count), 0);
+    std::vector<std::pair<double, int64_t>> order;
     for (int64_t point = 1; point < points; point++)
         for (int64_t i = 0; i < count; i++)
             if (const double other = value[size_t(point * count + i)]; other < best[size_t(i)])
                 best[size_t(i)] = other, best_point[size_t(i)] = point;
     if (top == 1) {
-        order.push_back(lowest({best.data(), count}));
+        order.push_back({0.0, lowest({best.data(), count})});
     } else {
         for (int64_t i = 0; i < count; i++)
-            if (std::isfinite(best[size_t(i)])) order.push_back(i);
-        const auto before = [&](int64_t a, int64_t b) {
-            return best[size_t(a)] < best[size_t(b)] || (best[size_t(a)] == best[size_t(b)] && a < b);
-        };
+            if (std::isfinite(best[size_t(i)])) order.push_back({best[size_t(i)], i});
         const auto end = order.begin() + std::min<int64_t>(top, int64_t(order.size()));
-        std::partial_sort(order.begin(), end, order.end(), before);
+        std::nth_element(order.begin(), end, order.end());
+        std::sort(order.begin(), end);
         order.erase(end, order.end());
     }
     std::vector<Pick> picks;
-    for (const int64_t i : order) picks.push_back({best_point[size_t(i)], i});
+    for (const auto& [value, i] : order) picks.push_back({best_point[size_t(i)], i});
     return picks;
 }
 
