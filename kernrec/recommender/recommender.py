@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 20, 256
+_CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 4, 256
 """Maximum numbers of cached answers, of cached candidate sets, and of candidate sets that `prepare` caches.
 
 A set has about 160 KB. With many more sets, most queries would miss the processor's L2 cache.

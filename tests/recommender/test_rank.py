@@ -119,11 +119,11 @@ def test_all_gpus_and_conditions_share_a_limited_cache(monkeypatch):
     assert (answer("l4", "zeros") is of_zeros, answer("l4") is first) == (True, False)
 
 
-def test_candidates_of_20_gpus_stay_cached():
+def test_latest_candidates_stay_cached():
     recommender, problem = Recommender([]), find_op("softmax").problem("f16", rows=64, columns=333)
-    gpus = [gpu for gpu in all_gpus() if gpu.sm >= 75][:20]
+    gpus = [gpu for gpu in all_gpus() if gpu.sm >= 75][:4]
     first, again = ([recommender.on(gpu).candidates(problem, (OperatingPoint(),)) for gpu in gpus] for _ in range(2))
-    assert len(gpus) == 20
+    assert len(gpus) == 4
     assert all(before is after for before, after in zip(first, again, strict=True))
 
 
