@@ -127,7 +127,7 @@ def emulated(file: Path, entry: str, count: int) -> list[int]:
     return out.tolist()
 
 
-def test_recorded_buffer_contents_are_freed_from_memory(tmp_path):
+def test_recorder_keeps_no_buffer_contents_in_memory(tmp_path):
     ptx = beside(__file__, "read_and_write.ptx")
     places = np.array([1, 2], np.uint32).view(np.uint8)
     buffers = {"b1": places, "b2": np.zeros(16, np.uint8)}

@@ -91,7 +91,7 @@ def test_reference_of_the_wrong_shape_is_refused(text):
 
 
 @pytest.mark.parametrize(("reference", "correct"), [("y + (x - x) / (x - x)", False), ("alpha * x + y", True)])
-def test_reference_with_a_nan_is_compared(reference, correct):
+def test_number_is_incorrect_if_the_reference_is_nan(reference, correct):
     assert checked(AXPY, {"y": reference}).correct is correct
 
 

@@ -51,7 +51,7 @@ def test_tuned_file_entries_are_checked_against_a_gpu(tmp_path):
         assert all(entry["reason"] for entry in judged["entries"] if entry["judgment"] != "can run")
 
 
-def test_audit_compares_two_tuned_files_and_counts_judgments(tmp_path):
+def test_audit_compares_two_tuned_files_and_counts_configs_by_judgment(tmp_path):
     key = "('fp4_gemm', 'Runner', (({}, 2560), (2560, 14336)), ())"
     for name, tactic in (("a.json", 1), ("b.json", [8, 2])):
         entries = {key.format(8): ["Runner", 4], key.format(16): ["Runner", tactic]}

@@ -149,7 +149,7 @@ VARIABLES_LAUNCH = ("x=f32[256]", "y=zeros:f32[256]", "--grid", "2", "--block", 
 NOTE = "read as zero, because no argument sets them: coef, width, hits; coef=f32[4] sets coef"
 
 
-def test_kernel_reads_variables_from_arguments(source, tmp_path):
+def test_kernel_variables_are_initialized_from_arguments(source, tmp_path):
     source.write_text(WITH_VARIABLES)
     np.save(tmp_path / "coef.npy", np.arange(4, dtype=np.float32))
     np.save(tmp_path / "x.npy", np.ones(256, np.float32))

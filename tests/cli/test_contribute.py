@@ -50,7 +50,7 @@ def test_contributed_bundle_is_signed_and_named_like_a_pushed_one(contributed):
     assert "Nothing has left this machine" in out
 
 
-def test_contribute_first_measures_the_configs_shared_by_all_users(contributed):
+def test_contribute_first_measures_configs_that_every_user_measures(contributed):
     home, _ = contributed
     with Database.open(home / DATABASE) as database:
         rows = sorted(database.rows("measurement"), key=lambda row: str(row["measured_at"]))

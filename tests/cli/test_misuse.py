@@ -95,7 +95,7 @@ def test_removed_command_or_option_names_its_replacement():
         assert f"was removed{'; use' if reason == instead else ':'} {reason}" in done.stderr
 
 
-def test_name_of_another_tool_is_answered_with_its_equivalent():
+def test_name_from_another_tool_is_answered_with_kernrecs_name():
     for instead, names in misuse.removed("other_names.toml").items():
         needed = instead.split()[0]
         for *command, last in map(str.split, names.split(", ")):

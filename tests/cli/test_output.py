@@ -150,7 +150,7 @@ def test_progress_line_shows_percentage_best_time_and_failures(capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "card: layer, screen 3/10, best 1 ms, 1 timeout"
 
 
-def test_progress_log_has_a_line_per_tier_and_per_note(capsys):
+def test_progress_log_has_a_line_per_measurement_stage_and_per_note(capsys):
     lines = Lines(every_s=3600.0)
     for done in range(1, 6):
         lines.show(step(done))

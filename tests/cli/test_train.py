@@ -157,7 +157,7 @@ def test_calibration_applies_to_every_gpu_of_the_architecture(calibrated):
 
 
 @pytest.mark.every(3)
-def test_model_is_used_only_with_the_calibration_of_its_training(calibrated, tmp_path, capsys):
+def test_model_is_used_only_with_the_calibration_that_it_was_trained_with(calibrated, tmp_path, capsys):
     own = tmp_path / "own.duckdb"
     own.write_bytes(calibrated.read_bytes())
     assert run(["train", "--op", "mm", "--db", str(own)]) == 0  # this model corrects the uncalibrated analytical model

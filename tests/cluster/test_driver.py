@@ -166,7 +166,7 @@ def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign continues without this GPU"]
 
 
-def test_driver_journals_all_rows_and_quarantines_drifted_blocks(cluster, tmp_path):
+def test_driver_stores_all_rows_and_marks_rows_of_a_drifting_gpu(cluster, tmp_path):
     cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
     drifted = [row(0, block=1), row(1, block=1), {"drifted": 1, "session": "s", "error": "hot"}]
     cluster.replies = [done(*drifted, *closed(*(row(config) for config in range(6))), error="full")]

@@ -18,7 +18,7 @@ from tests.helpers.paths import beside
 CALLS = beside(__file__, "calls.log")
 
 
-def test_kernel_resources_exclude_callees_in_the_compiler_log():
+def test_compiler_log_reader_ignores_resources_of_called_functions():
     assert parse_resources(CALLS) == {
         "k2": Resources(38, spill_store_bytes=8, spill_load_bytes=12, stack_bytes=400, static_smem_bytes=2048),
         "_Z2k3IfEvPT_": Resources(8, 0, 0, 0, 0),
@@ -52,7 +52,7 @@ def stored(cache: CompileCache):
     return [path for path in cache.folder.rglob("*") if path.is_file()]
 
 
-def test_cache_returns_equal_values(cache):
+def test_cache_returns_the_stored_value(cache):
     assert cache.get("ab12") is None
     cache.put("ab12", RESULT)
     assert cache.get("ab12") == RESULT

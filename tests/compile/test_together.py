@@ -81,7 +81,7 @@ SAXPY = 'extern "C" __global__ void saxpy(float *x) { x[threadIdx.x] *= SCALE; }
     "template <typename T> T twice(T x) { return 2 * x; }", "struct Pair { float x, y; };", "typedef TYPE Value;",
     '#include "mine.h"', 'extern "C" __global__ void other() {}', "#pragma diag_suppress 177", "#undef SCALE",
 ])  # fmt: skip
-def test_source_with_conflicting_copies_is_compiled_separately(before):
+def test_source_whose_definitions_would_conflict_is_compiled_separately(before):
     assert can_be_together(job(SAXPY, {"SCALE": 2}))
     assert not can_be_together(job(f"{before}\n{SAXPY}", {"SCALE": 2}))
 

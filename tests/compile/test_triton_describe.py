@@ -34,7 +34,7 @@ def test_grid_with_an_unknown_name_is_refused_in_one_line():
         describe(FUNCTION, grid, described(num_warps=4))
 
 
-def test_config_with_an_unknown_name_is_described_without_its_grid():
+def test_config_with_an_unknown_tunable_has_no_grid():
     (config,) = describe(FUNCTION, grid, described(BLOCKS=16))["configs"]
     assert config == {"constants": {"BLOCKS": 16}, "options": {}, "grid": None}
     (config,) = describe(FUNCTION, grid, described(BLOCK=16))["configs"]

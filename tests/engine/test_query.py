@@ -120,7 +120,7 @@ REFUSED: dict[str, Callable[[], object]] = {
 }  # fmt: skip
 
 
-def test_costs_of_two_problems_are_equal_together_and_separately():
+def test_costs_of_two_problems_computed_together_equal_separate_costs():
     alone, both = costs(integers(0, 1)), costs(integers(0, 1), 2)
     np.testing.assert_array_equal(both.nominal, np.tile(alone.nominal, 2))  # type: ignore[attr-defined]
     of_second = quantities(2)

@@ -92,7 +92,7 @@ def test_gpu_can_be_pickled_and_hashed():
     assert hash(copy) == hash(gpu)
 
 
-def test_lookup_reads_only_the_generation_of_the_gpu():
+def test_lookup_reads_only_the_catalog_file_of_the_gpu_generation():
     code = (
         "import kernrec.gpu.find as f; read = []; real = f._file\n"
         "f._file = lambda stem: (read.append(stem), real(stem))[1]\n"

@@ -37,7 +37,7 @@ def bind(database: Database, kernel: Kernel, path: Path, **inputs: Any):  # type
     return import_results(database, path, kernel.definition.problem(), kernel=kernel, **inputs)
 
 
-def test_rows_bound_to_a_spec_get_its_hash_and_keep_their_recorder(database, kernel, write):
+def test_imported_rows_have_the_kernel_hash_and_name_who_recorded_them(database, kernel, write):
     done = bind(database, kernel, write(cache(entry(), entry(bx=64, time=0.4))), recorder="a paper")
     assert (done.kernels[0].kernel, done.results, done.added) == ("scale", 2, 2)
     rows = database.rows("measurement")
@@ -51,7 +51,7 @@ def test_rows_bound_to_a_spec_get_its_hash_and_keep_their_recorder(database, ker
     assert bind(database, kernel, write(cache(entry(), entry(bx=64, time=0.4))), recorder="a paper").added == 0
 
 
-def test_tunables_match_in_any_case_and_fixed_macros_are_checked(database, kernel, write):
+def test_tunables_match_in_any_case_and_fixed_macros_must_equal_the_source(database, kernel, write):
     rows = [result(configuration={"BX": 32 * n, "Tile": 1, "width": 4}) for n in (1, 2)]
     path = write(document(*rows))
     assert bind(database, kernel, path, gpu="rtx3090").results == 2
@@ -61,7 +61,7 @@ def test_tunables_match_in_any_case_and_fixed_macros_are_checked(database, kerne
         bind(database, kernel, other, gpu="rtx3090")
 
 
-def test_csv_with_named_columns_binds(database, kernel, write):
+def test_csv_rows_are_imported_by_column_name(database, kernel, write):
     rows = ("32,1,0.5,100,ok,RTX 3090,9", "64,2,,,crash,RTX 3090,9", "128,1,,,none,,")
     text = "\n".join(("BX,tile,time_ms,energy_mJ,outcome,gpu,runs", *rows))
     done = bind(database, kernel, write(text, "rows.csv"), ignored=("runs",))
@@ -74,7 +74,7 @@ def test_csv_with_named_columns_binds(database, kernel, write):
 
 
 @pytest.mark.parametrize("names", ["device,gpu", "gpu,device"])
-def test_gpu_column_that_names_no_gpu_is_skipped_in_any_order(database, kernel, write, names):
+def test_gpu_column_without_a_gpu_name_is_skipped_in_any_column_order(database, kernel, write, names):
     values = {"device": "RTX 3090", "gpu": "0"}
     row = ",".join(values[name] for name in names.split(","))
     done = bind(database, kernel, write(f"bx,tile,time_ms,{names}\n32,1,0.5,{row}\n", "rows.csv"))
@@ -225,7 +225,7 @@ def test_rows_that_differ_in_an_ignored_column_are_not_averaged(database, kernel
     assert (row["latency_samples_s"], row["latency_mad_s"], row["latency_high_s"]) == (None, None, None)
 
 
-def test_merged_runs_have_energy_of_their_median_latency():
+def test_energy_of_merged_runs_is_power_times_median_latency():
     first, second = (ran({}, time, {"energy": 100.0 * time}) for time in (1e-3, 3e-3))
     (run,) = as_runs([first, second])
     assert (run.latency_s, run.energy_j, run.power_w) == pytest.approx((2e-3, 0.2, 100.0))

@@ -23,7 +23,7 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
 
 
 @pytest.mark.parametrize("case", tomllib.loads(beside(__file__, "host_launches.toml"))["launch"])
-def test_launch_arguments_are_evaluated_to_parameters_and_numbers(case):
+def test_launch_arguments_become_kernel_parameters_or_numbers(case):
     (launch,) = host_launches(KERNEL + case["host"], "f", [("x", "f32"), ("n", None)])
     assert (launch.grid, list(launch.block), list(launch.arguments)) == (
         case.get("grid"), case["block"], case["arguments"],
@@ -121,7 +121,7 @@ def test_drafted_command_has_small_example_sizes(tmp_path):
     assert command.endswith("""--grid "ceil(m/64), ceil(n/block_y)" m=1024 n=1024""")
 
 
-def test_template_arguments_of_the_launching_function_are_followed():
+def test_template_arguments_of_the_launching_function_are_substituted():
     text = """template <typename T, int B> __global__ void f(T *x) {}
 template <typename T, int B> void launch(T *x) { constexpr int half{B / 2}; f<T, half><<<4, B>>>(x); }
 template void launch<double, 64>(double *);"""
@@ -129,7 +129,7 @@ template void launch<double, 64>(double *);"""
     assert (launch.kernel, launch.grid) == ("f<double, 32>", "4")
 
 
-def test_template_arguments_are_followed_through_callers_and_defaults():
+def test_template_arguments_are_substituted_through_callers_and_defaults():
     text = """template <typename T, int B, int P> __global__ void f(T *x, int n) {}
 template <typename T, int B = 32> void launch(T *x, int n) { f<T, B, B / 4><<<n / B, B>>>(x, n); }
 template <typename V> void run(V *x) { launch<V>(x, 4096); }
@@ -170,7 +170,7 @@ def test_quoted_text_becomes_a_toml_string(text):
     assert tomllib.loads(f"text = {quoted(text)}") == {"text": text}
 
 
-def test_type_on_several_lines_adds_no_line_to_the_spec():
+def test_multiline_parameter_type_stays_on_a_single_line_of_the_spec():
     tensor = SpecTensor(Parameter("x", True, False, "f32", 1, "const\n[evil]\r\x00 float"), "input", shape=("n",))
     assert tensor.line("x").endswith("  # const [evil] float *x")
 

@@ -41,7 +41,7 @@ def test_latent_attention_has_its_own_layers(tmp_path):
     assert shapes >= {(2112, 7168), (3072, 1536), (4096, 512), (7168, 2048), (4608, 7168), (7168, 2304), (7168, 256)}
 
 
-def test_state_space_layers_are_read_in_both_spellings(tmp_path):
+def test_state_space_layers_are_read_with_nemotron_and_bamba_field_names(tmp_path):
     nemotron = {"hidden_size": 4480, "mamba_num_heads": 128, "mamba_head_dim": 80, "ssm_state_size": 128}
     bamba = {"hidden_size": 4096, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128}
     bamba["mamba_ssm_cache_dtype"] = "float32"  # type: ignore[assignment]

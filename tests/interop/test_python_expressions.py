@@ -27,7 +27,7 @@ def test_translated_expression_has_its_python_value(text, mwg, block):
     assert ours.evaluate({"mwg": mwg, "block_size_x": block}) == eval(text, {}, names)
 
 
-def test_names_of_kernel_tuner_are_translated():
+def test_kernel_tuner_variable_names_are_translated():
     def translated(text: str) -> str:
         return TRANSLATOR.expression("it", text)
 
@@ -50,7 +50,7 @@ def test_unsupported_python_is_refused(text, says):
         assert says in str(raised.value)
 
 
-def test_invalid_list_is_refused_in_one_line(refuses):
+def test_invalid_list_of_tunable_values_is_refused_in_one_line(refuses):
     refuses(lambda text: read_values("TuningParameters b", text), [
         "range(10**9)", "[2**9999 for i in range(3)]", "open('x')", "[i for i in range(9) if i]", "7", "[x]", "[1/0]",
     ])  # fmt: skip

@@ -91,7 +91,7 @@ junk = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([json.loads(cache(entry(), entry(tile=2))), document(result(), result())]), st.data())
-def test_replaced_value_is_accepted_or_refused_in_one_line(write, database, whole, data):
+def test_results_with_a_random_value_are_accepted_or_refused_in_one_line(write, database, whole, data):
     node = whole = copy.deepcopy(whole)
     while True:
         places = list(node) if isinstance(node, dict) else list(range(len(node)))

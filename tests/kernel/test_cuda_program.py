@@ -89,7 +89,7 @@ def test_headers_are_found_beside_the_file_and_in_named_folders(tmp_path):  # ty
 
 
 @needs("tree_sitter_cuda")
-def test_headers_elsewhere_are_read_only_within_the_project(tmp_path):  # type: ignore[no-untyped-def]
+def test_headers_outside_the_source_folder_are_read_only_within_the_project(tmp_path):  # type: ignore[no-untyped-def]
     (source := tmp_path / "project/apps/one/main.cu").parent.mkdir(parents=True)
     source.write_text('#include "a.h"\n')
     (header := tmp_path / "project/shared/include/a.h").parent.mkdir(parents=True)
@@ -143,7 +143,7 @@ def test_declaration_without_a_body_is_not_a_kernel():
 
 
 @needs("tree_sitter_cuda")
-def test_device_code_keeps_specializations_and_types_of_the_instance():
+def test_device_code_keeps_types_and_specializations_that_the_kernel_uses():
     text = """template <typename T> struct Shared { __device__ T *get(); };
 template <> struct Shared<float> { __device__ float *get(); };
 struct Reader { __device__ float operator()(int i); };

@@ -49,7 +49,7 @@ def test_invalid_text_is_refused_with_its_column(text, column, reason):
     assert "\n" not in message
 
 
-def test_depth_and_length_are_limited(refuses):
+def test_expression_depth_and_length_are_limited(refuses):
     refuses(parse, [
         "-" * 3000 + "1", "not " * 500 + "1", " + ".join("a" * 200), "1 if a else " * 200 + "1", "2 ** " * 300 + "2",
         "(" * 3999, "a" * (MAX_LENGTH + 1), "9" * 3900,

@@ -84,7 +84,7 @@ def test_every_awkward_problem_has_a_config(kernel, dtype, layout):
 
 
 @CASES
-def test_launch_columns_of_library_kernels_equal_values_of_each_config(kernel, dtype, layout):
+def test_library_launches_are_equal_in_bulk_and_per_config(kernel, dtype, layout):
     sm = max(kernel.least_sm(dtype), 89)
     space = Space(kernel, sm, limits(sm), dtype, layout)
     for problem in _problems(kernel, dtype, layout):

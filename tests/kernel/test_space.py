@@ -97,7 +97,7 @@ SIZES = st.one_of(st.integers(1, 300), st.sampled_from([512, 1000, 4096, 20_000]
 
 @few_examples(12)
 @given(SIZES, SIZES, SIZES, st.integers(0, 2**32))
-def test_launch_columns_equal_the_values_of_each_config(space, m, n, k, seed):
+def test_launches_are_equal_in_bulk_and_per_config(space, m, n, k, seed):
     kernel, ada, problem = space.kernel, limits(89), matmul(m, n, k)
     here = space.at(problem)
     draw = random.Random(seed)
@@ -167,7 +167,7 @@ def test_unbounded_space_is_refused_before_memory_runs_out(tiled, ada):
 
 @few_examples(15)
 @given(st.data())
-def test_space_finds_a_config_only_in_its_own_row(space, data):
+def test_space_finds_only_exactly_equal_configs(space, data):
     row = data.draw(st.integers(0, len(space) - 1))
     config = space.config(row)
     name = data.draw(st.sampled_from(sorted(config)))
@@ -212,7 +212,7 @@ def held(made: object, count: int, **names: int) -> list[bool]:
     ),
     st.integers(1, 1000),
 )
-def test_column_expressions_equal_row_by_row_evaluation(rows, text, m):
+def test_expressions_are_equal_in_bulk_and_per_config(rows, text, m):
     digits = np.array(rows, dtype=np.int64).reshape(-1, 3)
     result = np.broadcast_to(column(space_of_values(VALUES, digits, LETS, {"scale": 3}), text, m=m), len(rows))
     for i, row in enumerate(rows):
@@ -232,7 +232,7 @@ def test_column_expressions_equal_row_by_row_evaluation(rows, text, m):
 @example(["(a // c)", "(a % c)", "(c // a)", "(c % a)"], [-(2**63), 2**63 - 1, 7, -7], [1], -1)
 @example(["(a // c)", "(a % c)", "(b ** c)", "abs(c)"], [-(2**63), 2**63 - 1, 7, -7], [-3, 5], 0)
 @example(["magic_mul(c)", "magic_shift(c)", "(a // b <= c)"], [5, 9], [2, 0], 2**31)
-def test_columns_of_random_expressions_equal_values_of_each_config(texts, a, b, c):
+def test_random_expressions_are_equal_in_bulk_and_per_config(texts, a, b, c):
     values, lets = {"a": np.array(a), "b": np.array(b)}, {"let": parse(texts[0])}
     conditions = (implication(parse("a > c"), parse(f"{texts[0]} > 0")), parse("let != b"))
     made = space_of_values(values, None, lets, {}, conditions)

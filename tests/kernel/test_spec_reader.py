@@ -145,7 +145,7 @@ def test_every_listed_config_is_found_in_its_row(pairs):
     assert np.array_equal(found_rows, np.arange(len(space)))
 
 
-def test_inconsistent_list_is_refused_in_one_line(refuses):
+def test_inconsistent_list_of_configs_is_refused_in_one_line(refuses):
     refuses(lambda configs: space_of(LISTED | {"configs": configs}), [
         {"columns": ["width", "blocks"], "rows": [[64, 1]]}, {"columns": ["width", "vector"], "rows": [[64]]},
         {"columns": ["width", "vector"], "rows": [[96, 1]]}, {"columns": ["width", "vector"], "rows": []},

@@ -241,7 +241,7 @@ def test_killed_analysis_loses_nothing_and_resumes(bench):
         ('"i32 columns"]', '"i32 columns", "i32 rows"]', "takes 3 arguments, not 4"),
     ],
 )
-def test_first_config_without_output_is_a_one_line_error(bench, old, new, says):
+def test_unusable_first_config_is_a_one_line_error(bench, old, new, says):
     bench.spec(DECLARED.replace(old, new), SOURCE.replace(old, new))
     status, _, err = bench.run(*bench.command)
     assert status != 0

@@ -65,7 +65,7 @@ def test_moe_reference_uses_the_top_scored_experts(problem, seed):
 
 
 @given(mixtures())
-def test_key_reads_back_and_flops_count_the_expert_passes(problem):
+def test_key_reads_back_and_flops_count_each_expert_of_each_token(problem):
     d = problem.sizes
     assert problem_from_key(problem.key) == problem
     passes = -(-d["tokens"] * d["topk"] // d["ep"])
@@ -89,7 +89,7 @@ OF_MATMUL = [dtype for dtype in MATMUL.dtypes if dtype in FORMATS]
 
 
 @pytest.mark.parametrize("dtype", OF_MATMUL)
-def test_weights_and_activations_have_the_bytes_of_the_format(dtype):
+def test_weights_and_activations_have_the_bytes_of_their_dtype(dtype):
     m, n, k = 256, 512, 1024
     tensors = MATMUL.problem(dtype, m=m, n=n, k=k).tensors
     stored = {x: sum(t.bytes for name, t in tensors.items() if name in (x, f"{x}_scale")) for x in "ab"}

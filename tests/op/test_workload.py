@@ -81,7 +81,7 @@ def test_layers_have_the_published_weights(each):
     assert weights == WEIGHTS[each.name]
 
 
-def test_workload_attention_width_equals_its_projections():
+def test_workload_attention_heads_add_up_to_the_hidden_size():
     def attention(name: str) -> dict[str, int]:
         (layer,) = workload(name).layers_of("attention")
         return layer.problem.dim

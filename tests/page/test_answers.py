@@ -79,7 +79,7 @@ def test_problem_without_kernels_has_baselines_and_no_points(answers):
 
 
 @pytest.mark.parametrize("about", [{"op": "matmul"}, {"kernel": "matmul_simt"}])
-def test_each_answer_uses_zero_inputs(answers, about, capsys):
+def test_pareto_front_and_explanation_use_zero_inputs_on_request(answers, about, capsys):
     query = {"gpu": "rtx4090", **about, "dtype": "f32", "layout": "nn", "shape": "m=2048,n=2048,k=2048"}
     least = []
     for inputs in ({}, {"inputs": "zeros"}):
@@ -149,7 +149,7 @@ PROBLEM = find_op("matmul").problem("f32", None, m=256, n=512, k=256)
 GPU = find_gpu("rtx4090")
 
 
-def test_every_candidate_at_every_operating_point_is_a_point(recommender):
+def test_front_has_a_point_for_every_config_at_every_operating_point(recommender):
     front = front_answer(recommender, Subject(PROBLEM, clocks=True), GPU)
     candidates = recommender.on(GPU).candidates(PROBLEM, op_points(GPU, Query(clocks=True)))
     assert len(front["points"]["latency_s"]) == int(np.isfinite(candidates.latency_s).sum())

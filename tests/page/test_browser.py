@@ -132,7 +132,7 @@ def test_new_shape_updates_the_front_and_a_wrong_shape_shows_an_error(page, url)
     page.wait_for_function("() => document.querySelector('#status').textContent.includes('no GPU')")
 
 
-def test_network_view_marks_two_rows(page, url):
+def test_network_view_marks_two_rows_with_the_best_power_limit(page, url):
     drawn(page, url)
     page.locator("#tab-front").focus()
     page.keyboard.press("ArrowRight")

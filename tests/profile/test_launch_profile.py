@@ -63,7 +63,7 @@ def test_numbers_with_thousands_of_digits_are_refused(text):
         read_arguments([text.format("5" * 5000)])
 
 
-def test_endless_description_is_refused(refuses):
+def test_overlong_kernel_argument_is_refused(refuses):
     refuses(lambda: read_arguments(["x" * 70_000]))
 
 

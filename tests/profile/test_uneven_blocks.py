@@ -53,7 +53,7 @@ def test_idle_last_blocks_are_detected_from_few_emulated_blocks(nvrtc, monkeypat
 
 
 @given(total=st.integers(4, 2000), tiles=st.integers(1, 6000))
-def test_work_levels_of_persistent_blocks_add_up_to_all_tiles(total, tiles):
+def test_work_of_persistent_blocks_adds_up_to_all_tiles(total, tiles):
     parts = levels(lambda block: float(len(range(block, tiles, total))), total)
     assert sum(level.count for level in parts) in (0, total)
     if parts:

@@ -92,7 +92,7 @@ def test_best_of_shortlist_is_nearly_as_good_as_the_best(recommender, problem, g
     assert short["energy"].energy_j.value <= whole.energy_j.min() * 1.08
 
 
-def test_each_objective_has_the_best_value_of_its_quantity(recommender):
+def test_recommendation_minimizes_the_requested_objective(recommender):
     best = {
         o: recommender.recommend("conv", "3080", CONV, query=Query(Objective(o))).best
         for o in ("latency", "energy", "edp")
@@ -136,7 +136,7 @@ def test_note_explains_long_runs_at_the_power_limit(recommender):
     assert slowed.best.long_run_latency_s == slowed.best.latency_s.value
 
 
-def test_long_runs_of_random_numbers_are_slower_on_gpus_with_short_recordings(recommender):
+def test_long_runs_with_random_inputs_are_slower_than_short_runs(recommender):
     shape = dict.fromkeys("mnk", 8192)
     for gpu, least, most in (("h200-sxm", 1.1, 1.25), ("b200", 1.05, 1.3), ("l40s", 1.15, 1.4), ("rtx3090", 1.0, 1.0)):
         answer = recommender.recommend("matmul", gpu, shape, "bf16", query=Query(Objective.LATENCY))
@@ -203,7 +203,7 @@ def places(intervals: list[tuple[float, float]], exact: list[bool]) -> list[Plac
 drawn_choices = st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12)
 
 
-def test_tied_interval_overlaps_the_first_of_the_tie(candidates):
+def test_configs_share_a_rank_if_they_overlap_the_best_interval(candidates):
     ranks = places([(1.0, 1.2), (1.1, 1.3), (1.25, 1.4), (2.0, 3.0)], [True] * 4)
     best = build_recommendation(candidates, 0, 0)
     shown = [replace(best, rank=number, exact=True, ambiguous=tied).place for number, _, tied in ranks]
@@ -227,7 +227,7 @@ def test_exact_ranks_never_decrease(drawn):
             assert ranks[place.number - 1].ambiguous
 
 
-def test_warm_query_calls_few_functions_with_the_gpu(recommender):
+def test_repeated_query_calls_few_functions_that_take_the_gpu(recommender):
     for rows in (1024, 2048, 4096):
         recommender.recommend("matmul", "h200", SQUARE | {"m": rows}, "f16", "nt")
     functions = entered(lambda: recommender.recommend("matmul", "h200", SQUARE | {"m": 3072}, "f16", "nt"), "gpu")

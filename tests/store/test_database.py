@@ -99,7 +99,7 @@ def test_invalid_row_is_refused_in_one_line_and_nothing_is_added(empty, row, ref
 # Which measurements count.
 
 
-def test_measured_cost_is_the_median_of_newest_protocol_sessions(database, row, problem):
+def test_measured_cost_is_the_median_of_sessions_with_the_newest_protocol(database, row, problem):
     add(
         database,
         row(protocol_version=0, latency_s=1e-6, energy_j=1e-6, power_w=1.0, session="old"),

@@ -80,7 +80,7 @@ def test_scale_of_an_outlier_gpu_is_recovered_and_changes_no_answer(scale):
             assert answer.contributors == 3
 
 
-def test_rows_only_from_a_slow_gpu_are_rescaled_to_its_model():
+def test_rows_from_only_a_slow_gpu_are_rescaled_to_a_typical_gpu():
     people = {"ann": rows_of("ann", 1.0, range(4)), "ben": rows_of("ben", 1.0, range(4)), "cyd": rows_of("cyd", 1.6)}
     with combined(people) as database:
         answer = answers(database)[CONFIGS - 1]
@@ -114,7 +114,7 @@ def test_users_rows_are_neither_rescaled_nor_replaced():
         assert answers(database)[CONFIGS - 1].latency_s == pytest.approx(TRUE_S[-1], rel=0.03)
 
 
-def test_file_with_false_sources_and_scales_contributes_only_its_rows():
+def test_false_gpu_scales_in_a_file_do_not_change_answers():
     with combined({"ann": [measurement()]}) as database:
         database.change(["INSERT INTO db.merged FROM db.merged", "INSERT INTO db.merged FROM db.merged"])
         for scale in ("1e-300", "'nan'::DOUBLE", "1e300"):

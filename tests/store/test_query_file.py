@@ -176,7 +176,7 @@ def test_query_file_entry_includes_rows_added_before_it_is_computed(own, monkeyp
     assert len(before.log(GPU, PROBLEM.key, "own").answers[PROBLEM.key]) == 6
 
 
-def test_writer_that_ends_before_it_renews_the_query_file_changes_no_answer(own, monkeypatch):
+def test_answers_are_current_if_a_writer_did_not_renew_the_query_file(own, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("kernrec.store.database.renew", lambda *_: None)
         add_row(own)

@@ -52,7 +52,7 @@ def test_shipped_file_is_at_most_8_mb():
 
 
 @every_op
-def test_contents_describe_the_file(op):
+def test_contents_json_matches_each_recording_file(op):
     about, path = contents()[op], FOLDER / f"{op}.parquet"
     assert sha256(path.read_bytes()).hexdigest() == about["sha256"]
     rows = recorded_dicts(path, columns="count(*) AS rows, count(power_w) AS powers")[0]
@@ -105,7 +105,7 @@ def test_no_two_problems_share_a_key(op):
     assert sum(distinct) == problems[0]["problems"]
 
 
-def test_recordings_beside_a_problem_have_every_item_count():
+def test_recordings_near_a_problem_include_every_recorded_row_count():
     condition = "gpu = 'h100-sxm' AND dtype = 'f8e4m3' AND layout = 'nt' AND batch = 1 AND n = 768 AND k = 768"
     numbers = {row["m"] for row in recorded_dicts(FOLDER / "matmul.parquet", condition, "DISTINCT m")}
     problem = find_op("matmul").problem("f8e4m3", "nt", m=35 * 128, n=768, k=768)
@@ -116,7 +116,7 @@ def test_recordings_beside_a_problem_have_every_item_count():
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
-def test_recorded_pytorch_batched_matmuls_have_the_expected_grid():
+def test_recorded_pytorch_batched_matmuls_run_a_block_per_output_tile():
     path = RECORDINGS / "library" / "torch_bmm_f32.parquet"
     for row in recorded_dicts(path, "device = 'Tesla T4' USING SAMPLE reservoir(5 ROWS) REPEATABLE (7)"):
         across, down = map(int, re.findall(r"(\d+)x(\d+)", row["kernels"])[0])

@@ -79,7 +79,7 @@ def test_database_is_unlocked_between_queries(make, tmp_path, problem, row):
     Database.open(good, read_only=False).close()
 
 
-def test_one_invalid_file_closes_the_others(make, tmp_path, refuses):
+def test_databases_are_closed_if_another_file_is_invalid(make, tmp_path, refuses):
     good = make("good")
     refuses(lambda: Stack([good, tmp_path / "none"]))
     Database.open(good, read_only=False).close()  # this fails if another connection is open
@@ -159,7 +159,7 @@ REPLAY = {
 }
 
 
-def test_replayed_rows_never_count_beside_measured_rows(row, problem):
+def test_replayed_rows_are_ignored_if_measured_rows_exist(row, problem):
     imported, replayed = row(protocol_version=0), row(**REPLAY, latency_s=9e-4)
 
     def measured_in(*databases):

@@ -56,7 +56,7 @@ def test_second_part_of_a_campaign_keeps_rows_of_the_first_part(tmp_path):
     assert (tmp_path / "out" / "doctor.json").exists()
 
 
-def test_carry_keeps_profiles_of_unchanged_kernels():
+def test_carry_option_keeps_profiles_of_unchanged_kernels():
     done = tool("build_database", "--carry", "HEAD", "transpose_tiled")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
@@ -186,7 +186,7 @@ def test_release_missing_from_history_is_skipped():
     assert (done.returncode, done.stdout) == (0, "skipped: no commit 'Release 0.0.9' in git's history\n")
 
 
-def test_announced_change_allows_only_its_queries_and_fields():
+def test_change_entry_allows_only_differences_of_its_queries_and_fields():
     change = Change("one-warp blocks", r"latency_s", ops=("reduce",))
     query = {"op": "reduce", "gpu": "rtx3090", "dtype": "f32"}
     assert change.covers(query, ".choices[0].latency_s is 1.0, now 2.0")
@@ -208,7 +208,7 @@ def test_announced_change_allows_only_its_queries_and_fields():
     ({"a": 1, "b": 2}, {"a": 1, "c": 2}, [".b is gone", ".c is new"]),
     ([1, 2], [1, 3, 4], [" has 2 entries, now 3", "[1] is 2, now 3"]),
 ])  # fmt: skip
-def test_differences_are_listed_by_path(before, now, differences):
+def test_json_differences_are_listed_by_path(before, now, differences):
     assert list(json_differences(before, now)) == differences
 
 
@@ -216,7 +216,7 @@ def test_differences_are_listed_by_path(before, now, differences):
     (".choices[0].latency_s is 1e-05, now 1.4e-05", True), (".choices[0].latency_s is 1e-05, now 6e-06", False),
     (".choices[0].slowdown is 0.0, now 0.3", True), (".choices[0].latency_s is 1e-05, now None", False),
 ])  # fmt: skip
-def test_announced_change_allows_only_numbers_within_its_bound(difference, covered):
+def test_change_entry_allows_only_differences_up_to_its_largest_factor(difference, covered):
     change = Change("baselines scale a lead", r"^\.choices", most=1.5)
     assert change.covers({"op": "matvec", "gpu": "l4", "dtype": "f16"}, difference) is covered
 
@@ -242,7 +242,7 @@ def test_every_experiment_is_listed_on_one_line():
 
 
 @pytest.mark.parametrize("words", [("nothing",), ("power", "--nothing"), ("analytical", "--sets", "gem")])
-def test_unknown_experiment_option_or_set_is_refused(words):
+def test_unknown_experiment_or_argument_is_refused(words):
     done = tool("evidence", *words)
     assert done.returncode == 2
     assert words[0] != "analytical" or "'gem'; did you mean gemm?" in done.stderr

@@ -147,7 +147,7 @@ costs = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=30).map(np.array)
 
 
 @given(costs, st.integers(1, 40))
-def test_perfect_ranking_has_efficiency_one_at_every_k(measured, k):
+def test_perfect_ranking_has_efficiency_1_for_any_number_of_tried_configs(measured, k):
     order = scores.order_of(measured)
     assert scores.efficiency_at(measured, order, k) == 1.0
     assert scores.hit(measured, order)
@@ -155,7 +155,7 @@ def test_perfect_ranking_has_efficiency_one_at_every_k(measured, k):
 
 
 @given(costs, st.randoms())
-def test_efficiency_never_falls_with_k_and_ends_at_one(measured, random):
+def test_efficiency_never_falls_with_more_tried_configs_and_ends_at_1(measured, random):
     order = np.random.default_rng(1).permutation(len(measured))
     curve = [scores.efficiency_at(measured, order, k) for k in range(1, len(measured) + 1)]
     assert (np.diff(curve) >= 0).all()

@@ -64,7 +64,7 @@ def levels(data: Dataset, truth: Dataset) -> dict[str, float]:
 
 
 @pytest.mark.every(3)
-def test_rows_of_two_gpus_are_scaled_to_their_mean_or_the_users_gpu(truth, tmp_path):
+def test_rows_are_scaled_to_the_users_gpu_or_else_to_the_mean_gpu(truth, tmp_path):
     usual = loaded(tmp_path / "usual.duckdb", {}, truth)
     ann = of_card(truth[: 6 * CONFIGS], "ann")
     ben = of_card([*truth[:SHARED], *truth[6 * CONFIGS :]], "ben", SLOWER)

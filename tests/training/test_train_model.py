@@ -175,7 +175,7 @@ def test_model_with_worse_held_out_recommendations_does_not_help_new_gpus():
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_model_applies_to_new_kernels_only_if_other_kernels_are_alike(alike):
+def test_model_applies_to_new_kernels_only_if_all_known_kernels_agree(alike):
     groups: list[RowGroup] = []
     for number in range(3):
         factor = 1.5 if alike else (2.5, 1 / 2.5, 1.0)[number]
@@ -230,7 +230,7 @@ def test_few_measurements_use_the_predicted_spread_or_train_no_model(gpus):
             assert train(Dataset(tuple(groups)), QUICK).intervals["latency"].keys() <= {NEW_GPU}
 
 
-def test_few_measurements_adapt_the_scale_and_many_the_shape():
+def test_few_measurements_adapt_the_scale_and_many_adapt_the_shape():
     draw = np.random.default_rng(0)
     rows = draw.normal(size=(120, 5))
     truth = 0.5 + 0.3 * np.tanh(rows[:, 0])

@@ -75,7 +75,7 @@ def test_autotuned_function_has_all_configs_with_grids_and_heuristics(tmp_path):
     assert [config["even"] for config in configs_of(kernel)] == [1, 0]
 
 
-def test_captured_drop_in_decorator_records_all_configs_unranked(tmp_path, monkeypatch):
+def test_capture_records_all_configs_of_a_kernel_without_ranking_them(tmp_path, monkeypatch):
     monkeypatch.setattr("kernrec.triton.tuner.Tuner._chosen", None)
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.dropped_in[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
@@ -125,7 +125,7 @@ def test_captured_calls_with_tuples_and_layouts_can_be_run(tmp_path):
     np.testing.assert_array_equal(result, first)
 
 
-def test_captured_program_sees_the_requested_gpu_and_zero_benchmark_times(tmp_path):
+def test_captured_program_sees_the_requested_gpu_and_runs_no_benchmarks(tmp_path):
     launches = []
     with kernrec.triton.capture(tmp_path, gpu="l4") as captured:
         for option, text in ((), "GPU 0: NVIDIA L4\n"), (("--query-gpu=name", "--format=csv"), "NVIDIA L4\n"):

@@ -145,7 +145,7 @@ def test_writing_to_a_repeated_array_changes_one_element():
 
 
 @pytest.mark.skipif(not MAPPED, reason="only Linux maps pages more than once")
-def test_1_gb_array_takes_1_mb():
+def test_repeated_1_gb_array_takes_less_than_8_mb():
     values = np.resize(PAGE, 1 << 19)
     before = resident_bytes()
     array = repeated(values, (1 << 29) + 3)

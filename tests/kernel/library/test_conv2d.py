@@ -82,5 +82,5 @@ def notices(old: str, new: str, met_by: Config) -> bool:
     ("old", "new", "vector"),
     [("tap.meets(g, window[i]) && k < k_end", "tap.meets(g, window[i])", 8), ("k + half < k_end", "k < k_end", 1)],
 )
-def test_input_read_past_the_reduction_is_detected(old, new, vector):
+def test_input_read_beyond_the_summed_dimension_is_detected(old, new, vector):
     assert notices(old, new, {"vector": vector})

@@ -220,7 +220,7 @@ CODES = {
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_each_architecture_has_dozens_of_variants_with_fast_profiles(name):
+def test_each_architecture_has_dozens_of_compiled_variants(name):
     kernel = find_kernel(name)
     for sm in (75, 80, 86, 89, 90, 100, 120):
         least, most = CODES[name] if (name, sm) != ("matmul_mma", 75) else (15, 20)

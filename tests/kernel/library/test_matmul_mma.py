@@ -47,7 +47,7 @@ SPREAD = [(*case, KERNEL.layouts[(i + step) % 4]) for i, case in enumerate(ALL) 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("sm", "config", "layout"), SPREAD, ids=named)
-def test_exact_sums_round_to_nearest_bit_for_bit_without_races(sm, config, layout):
+def test_integer_matmul_is_exact_and_has_no_races(sm, config, layout):
     problem = awkward(config, "f16", layout, k=5 * config["block_k"] + 3 * config["vector"])
     assert exact(KERNEL, config, problem, sm)
 

@@ -21,7 +21,7 @@ LONG = CONFIG | {"block_tiles": 4}, {"m": 200, "n": 1032, "k": 72}
     ("dtype", "config", "dims"),
     [("f16", *LONG), ("bf16", CONFIG | {"cluster": 1, "block_tiles": 2}, {"m": 200, "n": 264, "k": 72})],
 )
-def test_exact_sums_round_to_nearest_bit_for_bit_without_races(dtype, config, dims):
+def test_integer_matmul_is_exact_and_has_no_races(dtype, config, dims):
     assert exact(KERNEL, config, matmul(dtype, "nt", **dims), SM)
 
 

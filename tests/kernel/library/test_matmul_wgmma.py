@@ -29,7 +29,7 @@ SMALL = CONFIG | {"block_m": 64, "block_n": 64, "cluster": 1, "stream": 114}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "block_tiles"), [("f16", 1), ("bf16", 2)])
-def test_exact_sums_round_to_nearest_bit_for_bit_without_races(dtype, block_tiles):
+def test_integer_matmul_is_exact_and_has_no_races(dtype, block_tiles):
     config = CONFIG | {"block_m": 64, "block_tiles": block_tiles}
     assert exact(KERNEL, config, matmul(dtype, "nt", m=200, n=264, k=72), SM)
 

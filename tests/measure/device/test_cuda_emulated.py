@@ -75,7 +75,7 @@ def test_two_percent_error_is_incorrect_in_f32_and_bf16(measured):
     assert [row["failure"] for row in measured["rows"][len(CASES) :]] == ["incorrect", "incorrect"]
 
 
-def test_gpu_facts_report_missing_sensors_and_no_open_work(measured):
+def test_gpu_facts_report_missing_sensors_and_all_launches_finish(measured):
     assert measured["facts"]["energy"] == "no sensors: emulated"
     assert measured["facts"]["gpu"] == "h200-sxm"
     assert measured["outstanding"] == 0

@@ -138,7 +138,7 @@ def test_energy_is_correct_at_any_sensor_period_and_delay(tick_s, lag_s):
     assert row["energy_counter_ratio"] == pytest.approx(1.0, abs=0.02)
 
 
-def test_energy_uses_the_launch_time_of_its_own_window():
+def test_energy_uses_the_launch_time_during_the_power_measurement():
     """The GPU slows down under sustained load, so that burst and sustained latency differ."""
     device = card(constant_time(1e-3))
     slow_from = 0.3
@@ -218,7 +218,7 @@ def test_energy_needs_at_least_ten_counter_updates():
     assert power_from_ticks(*trace(seconds=3.0), 2.5, 3.0) is None
 
 
-def test_energy_counter_overflow_is_handled():
+def test_power_is_correct_if_the_energy_counter_overflows():
     time, energy = trace(start_j=WRAP_J - 400.0)
     assert energy.max() > WRAP_J
     estimate = power_from_ticks(time, energy % WRAP_J, 0.5, 3.0)

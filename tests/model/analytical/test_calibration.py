@@ -14,7 +14,7 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
 
 
-def test_fingerprint_change_is_a_relative_difference():
+def test_fingerprint_change_is_the_largest_relative_change_of_a_value():
     now = analytical_fingerprint()
     assert fingerprint_change(now) == 0.0
     assert fingerprint_change([now[0] / 1.2, *now[1:]]) == pytest.approx(0.2)

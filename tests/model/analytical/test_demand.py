@@ -32,7 +32,7 @@ def test_fma_time_is_instructions_divided_by_lanes(gpu, lanes):
     ("gpu", "bf16", "per_clk"),
     [("a100", False, 256), ("a100", True, 128), ("h200-sxm", True, 256), ("rtx3090", False, 128), ("t4", True, 128)],
 )
-def test_half_precision_arithmetic_takes_its_documented_rate(gpu, bf16, per_clk):
+def test_half_precision_arithmetic_runs_at_the_documented_rate(gpu, bf16, per_clk):
     """A warp instruction computes on two numbers per lane."""
     assert rates(gpu, bf16, issue=64, issue__f16=64)["fma"] == 64 * 2 * 32 / per_clk
 
@@ -231,7 +231,7 @@ def test_tensors_that_fit_in_l2_are_read_from_dram_once(tiles_m, tiles_n, group,
     assert moved(tiles_m, tiles_n, group, wave, 1e9) == pytest.approx(sum(SIZES.values()))
 
 
-def test_single_resident_block_reloads_its_rows_and_columns():
+def test_blocks_without_l2_reuse_read_their_inputs_from_dram():
     # Each of 16 x 16 blocks reads 1/16 of `a` and 1/16 of `b`, so each tensor is read 16 times.
     assert moved(16, 16, 1, 1, 0.0) == pytest.approx(16 * SIZES["a"] + 16 * SIZES["b"] + SIZES["c"])
 
@@ -261,7 +261,7 @@ def test_partly_written_scratch_in_l2_causes_no_dram_traffic():
     l2=st.floats(1e3, 1e9),
     tile=st.floats(32, 1e5),
 )
-def test_dram_traffic_is_equal_for_profiled_and_declared_accesses(grid, wave, l2, tile):
+def test_dram_traffic_from_footprints_equals_traffic_from_tensor_accesses(grid, wave, l2, tile):
     x, y = map(float, grid)
     sizes = {"a": tile * y, "b": tile * x, "c": tile * x * y}
     access = TensorAccess("xy", {"a": "y", "b": "x"}, "c")

@@ -126,7 +126,7 @@ def test_uneven_warps_per_scheduler_do_not_slow_down_a_shared_pipe(name, shared)
     assert busy_s(5.0, "fma") / busy_s(8.0, "fma") == pytest.approx(1.6, rel=0.02)
 
 
-def test_two_blocks_per_sm_hide_half_the_code_between_tensor_instructions():
+def test_two_blocks_per_sm_halve_the_time_of_code_between_matmuls():
     """Each SM runs 8 of the 1,000 blocks: 2 at a time, in 4 rounds."""
     products, softmax = 1000.0, 300.0
     core_s = {
@@ -138,7 +138,7 @@ def test_two_blocks_per_sm_hide_half_the_code_between_tensor_instructions():
     assert 4 * 2 * 100 * softmax > added  # nothing is hidden if both warps wait for their own result
 
 
-def test_two_warpgroups_hide_half_the_code_between_wgmma():
+def test_several_warpgroups_halve_the_time_of_code_between_matmuls():
     """Each SM runs one block: 100 loop trips, after a start without products."""
     hopper, products, softmax = find_gpu("h200"), 1000.0, 300.0
     blocks = np.full(1, float(hopper.sms))
@@ -203,7 +203,7 @@ def test_round_time_formula_matches_a_queue_simulation(customers, load):
 
 
 @given(st.floats(1.0, 1e6), st.floats(0.0, 1e7), st.floats(1.0, 100.0))
-def test_round_time_is_at_least_its_longer_part_and_at_most_the_sum(own, wait, customers):
+def test_round_time_lies_between_full_overlap_and_no_overlap(own, wait, customers):
     busy = own * customers
     clk = query.round_clk(own, wait, busy)
     assert max(busy, own + wait) * (1 - 1e-9) <= clk <= (busy + wait) * (1 + 1e-9)
@@ -339,7 +339,7 @@ WAYS = [(1, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("matmul_simt", "f32"), ("matmul_mma", "f16"), ("matmul_tf32", "tf32")])
-def test_epilogue_instructions_match_the_executed_ones(name, dtype, nvrtc):
+def test_predicted_epilogue_instructions_equal_the_emulated_instructions(name, dtype, nvrtc):
     kernel = find_kernel(name)
     space = Space(kernel, A100.sm, A100.limits, dtype, "nn")
     config = space.config(0)

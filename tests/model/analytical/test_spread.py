@@ -25,7 +25,7 @@ def test_interval_of_a_time_ratio_combines_the_errors_of_both_configs():
     assert math.exp(SPREAD.own_energy) < SPREAD.energy
 
 
-def test_predicted_interval_is_the_spread_of_the_analytical_model():
+def test_interval_of_a_prediction_is_as_wide_as_the_models_typical_error():
     kernel, gpu = find_kernel("matmul_simt"), find_gpu("a100")
     problem = kernel.definition.problem("f32", "nn", m=2048, n=2048, k=64)
     table = StaticTable.of(kernel, problem, gpu, Stack([]).profiles(kernel.name, kernel.hash, gpu.sm))

@@ -71,7 +71,7 @@ def test_winograd_needs_fewer_multiplications_than_implicit_gemm():
     assert work_of(problem, "implicit_convolve_sgemm")[0] == problem.flops
 
 
-def test_uneven_routing_reads_fewer_experts_than_all():
+def test_uneven_routing_reads_the_weights_of_fewer_experts():
     sizes = {"tokens": 64, "hidden": 2048, "intermediate": 1024, "experts": 128, "topk": 8}
     even, uneven = (find_op("moe").problem("bf16", "row", **sizes, routing=routing) for routing in (0, 120))
     assert 0.3 * work_of(even)[1] < work_of(uneven)[1] < work_of(even)[1]
@@ -125,7 +125,7 @@ def test_trees_with_too_many_nodes_are_refused(monkeypatch):
 
 @few_examples(30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
-def test_tree_prediction_follows_every_comparison(seed, levels):
+def test_tree_prediction_equals_a_walk_from_root_to_leaf(seed, levels):
     draw = np.random.default_rng(seed)
     trees, features, inner = 40, 3, 2**levels - 1
     nodes = 2 * inner + 1

@@ -67,7 +67,7 @@ def test_models_are_cached_for_a_bounded_number_of_gpus():
     assert len(whole._on) < 100
 
 
-def test_baseline_model_expands_only_trees_of_the_requested_gpu():
+def test_baseline_model_decodes_only_trees_of_the_requested_gpu():
     asked_about = model()
     asked_about.on(find_gpu("h200")).predict(find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256))
     heads = [(gpu, head) for part in asked_about.sets for (_, gpu), head in part.heads.items()]

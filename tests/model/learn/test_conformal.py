@@ -142,7 +142,7 @@ def test_every_feature_is_documented_and_named_once():
         assert feature.meaning
 
 
-def test_matrix_has_a_row_per_candidate_and_a_column_per_name():
+def test_matrix_has_a_row_per_candidate_and_a_column_per_feature():
     inputs = simulated_inputs(7, 0)
     columns = features.names(("stages", "tile"))
     matrix = features.matrix(inputs, columns)

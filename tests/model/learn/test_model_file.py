@@ -118,7 +118,7 @@ def test_inconsistent_model_card_is_refused_in_one_line(card, change, message):
 
 
 @pytest.mark.parametrize("field", _FIELDS)
-def test_model_card_without_a_field_is_refused_with_its_name(card, field):
+def test_error_for_an_incomplete_model_card_names_the_missing_field(card, field):
     text = json.loads(card.read_text())
     part, (*path, last) = text, field.split(".")
     for step in path:
@@ -130,7 +130,7 @@ def test_model_card_without_a_field_is_refused_with_its_name(card, field):
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_and_exchanged_trees_are_refused(card):
+def test_damaged_or_swapped_tree_files_are_refused(card):
     trees, other = (next(card.parent.glob(f"*.{head}.*.trees")) for head in ("latency", "power"))
     data = trees.read_bytes()
     for damage in (data[:-10], data[:50] + b"x" + data[51:], b"", other.read_bytes()):
@@ -151,7 +151,7 @@ def test_lazily_loaded_trees_are_checked_on_first_use(card):
     assert model.forests["latency"].features == len(model.columns)
 
 
-def test_model_card_of_0_1_0_loads_although_it_names_a_ubj_file(model, card):
+def test_model_card_of_kernrec_0_1_0_loads(model, card):
     heads = json.loads(card.read_text())["heads"]
     old = {
         head: {"file": entry["file"].replace(".trees", ".ubj"), "sha256": "0" * 64, "arrays": entry["sha256"]}

@@ -50,7 +50,7 @@ def has_lowest_energy(search: EnergyGuide | GeneticSearch) -> bool:
     return bool(ENERGY[best] <= 1.01 * ENERGY[ABLE].min())
 
 
-def test_guide_finds_the_lowest_energy_with_few_measurements():
+def test_guided_search_finds_the_lowest_energy_with_few_measurements():
     run(search := guide((0.0, 1.0)))
     assert has_lowest_energy(search)
     assert len(search.energy_j) < 0.5 * len(search.latency_s)

@@ -149,7 +149,7 @@ def test_leave_one_out_equals_a_gaussian_process_without_the_value():
 
 
 @needs("scipy")
-def test_equal_values_and_a_single_value_are_accepted():
+def test_gaussian_process_accepts_equal_values_and_a_single_value():
     for values in (np.full(5, 2.0), np.array([2.0])):
         mean, variance = GaussianProcess(POINTS[: len(values)], values).predict(POINTS)
         assert mean == pytest.approx(2.0, abs=1e-3)

@@ -58,7 +58,7 @@ def brute_force(
 
 @few_examples(20)
 @given(st.integers(0, 10**6), st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), min_size=1, max_size=6))
-def test_estimates_equal_those_of_one_process_over_all_problems(seed, measured):
+def test_estimates_equal_a_single_gaussian_process_over_all_problems(seed, measured):
     problems = [contenders(seed), contenders(seed + 1)]
     posterior = JointPosterior(problems)
     draw = np.random.default_rng(seed)
@@ -128,7 +128,7 @@ def test_gain_grows_with_the_problem_weight():
     np.testing.assert_allclose([gain for _, gain in twice], [2.0 * gain for _, gain in once])
 
 
-def test_stated_gain_is_the_mean_regret_reduction_of_one_measurement():
+def test_predicted_gain_of_a_measurement_equals_its_simulated_mean_gain():
     problem, draw = contenders(5, shared=False), np.random.default_rng(0)
     prior = JointPosterior([problem])
     (which, gain), *_ = prior.sequence(0, 1, NOISE)
@@ -177,7 +177,7 @@ def test_regret_correction_is_one_without_observations():
 
 
 @pytest.mark.parametrize("factor", [0.4, 1.0, 2.0])
-def test_regret_correction_converges_to_actual_over_stated_loss(factor):
+def test_regret_correction_converges_to_actual_divided_by_predicted_loss(factor):
     factors = [record(factor, 400, seed).factor for seed in range(40)]
     assert np.mean(factors) == pytest.approx(factor, rel=0.3)
 

@@ -48,7 +48,7 @@ def test_folded_instructions_cost_nothing(name):
     assert cost(FOLDED[name]["body"]) == FOLDED[name]["want"]
 
 
-def test_conditional_loop_sum_needs_two_moves_per_trip():
+def test_loop_that_counts_true_conditions_needs_two_moves_per_trip():
     body = "setp.gt.s32 %p1, %r1, %r2; selp.b32 %r3, 1, 0, %p1; add.s32 %r5, %r5, %r3; setp.lt.s32 %p2, %r5, %r7;"
     loop = blocks(VARYING + f"L: {body} @%p2 bra L; st.global.b32 [%rd30], %r5;")[1]
     assert loop == {"setp": 2, "alu": 1, "move": 2, "branch": 1}

@@ -288,7 +288,7 @@ def calls_for(m: int, k: int) -> int:
     return calls(lambda: emulate_config(KERNEL, CONFIG, problem, 86, module, tensors))
 
 
-def test_two_tensor_core_blocks_need_few_more_function_calls():
+def test_second_tensor_core_block_needs_few_function_calls():
     for m in (128, 256):  # fill the caches of compiled code and block programs
         calls_for(m, 96)
     once = calls_for(128, 96)
@@ -318,7 +318,7 @@ def accesses(
     (4100, 0, 8),  # a diagonal over 32 banks, limited to four tags a clock
     (16, 0, 4),  # every fourth word
 ])  # fmt: skip
-def test_l1_passes_depend_on_the_busiest_bank_and_the_tags(step, start, clk):
+def test_l1_passes_depend_on_the_busiest_bank_and_on_cache_line_tags(step, start, clk):
     load = AT.format(lane="%r2", step=step) + f"ld.global.u32 %r3, [%d2+{start}];"
     assert accesses(load, 1, size=1 << 18)[1]["global.x.read_passes"] == clk
 

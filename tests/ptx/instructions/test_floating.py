@@ -57,7 +57,7 @@ def test_mixed_precision_arithmetic_widens_all_sources_but_the_last(a, b, c):
 
 @few_examples(20)
 @given(a=F32, b=F32, c=F32)
-def test_min_and_max_accept_three_values_and_magnitudes(a, b, c):
+def test_min_and_max_accept_three_operands_and_absolute_values(a, b, c):
     x, y, z = f32(a), f32(b), f32(c)
     three, kinds = [x, y, z], ["f32"] * 3
     same(apply("max.f32 {d}, {a0}, {a1}, {a2}", three, kinds, "f32"), np.fmax(np.fmax(x, y), z))

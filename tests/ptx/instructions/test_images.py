@@ -258,7 +258,7 @@ def surface_launch(width: int) -> tuple[KernelLaunch, np.ndarray, np.ndarray]:
     return KernelLaunch("k", (2, 6), (32,), arguments, {"texels": texels, "out": out}, images=images), texels, out
 
 
-def test_surfaces_are_read_beyond_their_edges_and_written():
+def test_surface_reads_beyond_an_edge_return_zero_or_the_nearest_texel():
     launch, texels, out = surface_launch(40)
     counts = emulate(cuda(SURFACES), launch)
     expected = np.zeros_like(texels)

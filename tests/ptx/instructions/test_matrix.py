@@ -225,7 +225,7 @@ def test_independent_mma_instructions_respect_their_dependences():
 
 
 @pytest.mark.parametrize("pairs", [[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)], [(0, 0), (1, 1), (2, 0)]])
-def test_all_or_some_products_of_warp_tiles_are_exact(pairs):
+def test_warp_tile_matmuls_are_exact_for_any_choice_of_tile_pairs(pairs):
     rng = np.random.default_rng(2)
     warps = 3
     x = rng.integers(-4, 5, (8, warps, 8, 8)).astype(np.float32)  # 0 to 5: halves of three A tiles; 6 and 7: B tiles

@@ -78,7 +78,7 @@ def test_matches_and_reductions_match_numpy():
         assert (got[some] == law.reduce(bits[some])).all()
 
 
-def test_lanes_with_different_masks_vote_match_and_reduce_separately():
+def test_warp_instructions_treat_lanes_with_different_masks_separately():
     x = (LANE % 4).astype(np.uint32)
     groups = [sum(1 << j for j in range(32) if j % 4 == i % 4) for i in range(32)]
     label = "match.any.sync.b32 %r20, {a0}, -1; mov.u32 %r21, %laneid; "
@@ -171,7 +171,7 @@ def test_atomics_are_serialized():
 
 
 @pytest.mark.parametrize("marks", ["min", "max", "min.abs", "max.abs", "min.NaN", "max.abs.NaN"])
-def test_float_redux_ignores_or_propagates_nan(marks):
+def test_float_redux_propagates_nan_only_if_requested(marks):
     x = np.random.default_rng(0).standard_normal((2, 32)).astype(np.float32)
     x[1, 5] = np.nan
     out = np.zeros((2, 32), np.float32)
@@ -318,7 +318,7 @@ def extended(value: int, bits: int, kind: str) -> int:
 @pytest.mark.parametrize("mode", ["clamp", "wrap"])
 @few_examples(6)
 @given(data=columns(2))
-def test_bit_fields_are_extended_and_bit_masks_created(mode, data):
+def test_bit_field_instructions_match_python(mode, data):
     limit = (lambda n: n & 31) if mode == "wrap" else (lambda n: min(n, 32))
     for kind in ("u32", "s32"):
         law = functools.partial(lambda a, n, kind: extended(a, limit(n), kind), kind=kind)

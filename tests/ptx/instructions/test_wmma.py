@@ -147,7 +147,7 @@ def test_wmma_api_kernel_computes_a_product_with_an_epilogue():
     assert counts["global.a.read_bytes"] == 4 * a.nbytes
 
 
-def test_unknown_forms_are_refused():
+def test_unsupported_wmma_types_are_refused():
     for types, shape in (
         (("f32", "bf16", "bf16", "f16"), (16, 16, 16)),
         (("f32", "tf32", "tf32", "f32"), (16, 16, 16)),

@@ -303,7 +303,7 @@ def test_setmaxnreg_accepts_registers_that_the_block_has():
     np.testing.assert_array_equal(launch(40, 232), np.arange(384))
 
 
-def test_too_many_or_impossible_registers_are_an_error(refuses):
+def test_invalid_setmaxnreg_counts_are_refused(refuses):
     refuses(lambda less, more: launch(less, more), [(48, 232), (40, 240), (20, 232), (40, 160)])
 
 

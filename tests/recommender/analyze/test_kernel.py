@@ -246,7 +246,7 @@ def test_explanation_shows_measured_and_predicted_time(kernel, database, predict
     refuses(lambda: pick_config(candidates, predicted.recommendations[7].config, Objective.LATENCY, 0))
 
 
-def test_advised_change_has_the_energy_and_traffic_of_its_config(database):
+def test_suggested_change_has_the_energy_and_traffic_of_the_new_config(database):
     candidates = own_candidates(database)
     slow = pick_config(candidates, {"stride": 8, "threads": 32}, Objective.ENERGY, 0)
     subject = explain(candidates, slow)

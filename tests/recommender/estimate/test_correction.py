@@ -82,7 +82,7 @@ def factor_of(answer: Any) -> float:
 
 
 @pytest.mark.slow
-def test_note_explains_the_transferred_interval(one_gpu, three_gpus):
+def test_note_explains_the_interval_of_a_transferred_prediction(one_gpu, three_gpus):
     results = []
     for database in (one_gpu, three_gpus):
         answer = Recommender([database]).recommend("matmul", "h200-sxm", NEW, query=FASTEST)

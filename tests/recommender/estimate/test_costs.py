@@ -139,7 +139,7 @@ def shrinkage(own_s: float, reference: Time) -> Shrinkage:
 
 
 @given(seconds, seconds, deviations)
-def test_shrunk_time_is_between_predicted_and_reference_time(own_s, reference_s, sd):
+def test_shrinkage_moves_a_fast_prediction_toward_the_reference_time(own_s, reference_s, sd):
     raised_s = own_s * shrinkage(own_s, (reference_s, sd, False)).slower
     if own_s >= reference_s:
         assert raised_s == own_s
@@ -160,7 +160,7 @@ def test_uncertain_reference_time_shifts_a_prediction_less(drawn):
     assert sure.deviation <= unsure.deviation
 
 
-def test_learned_reference_time_is_preferred_to_a_transferred_one():
+def test_reference_time_from_the_same_gpu_is_preferred_to_other_gpus():
     learned, transferred = (2.0, 0.03, False), (1.0, 0.3, True)
     assert engine.fastest_reference([transferred, learned]) == (*learned, 1)
     assert engine.fastest_reference([transferred]) == (*transferred, 0)
@@ -188,7 +188,7 @@ def test_interval_of_a_shrunk_prediction_contains_its_value(recommender):
         assert (costs.value < costs.high).all()
 
 
-def test_engine_and_python_use_equal_standard_deviations():
+def test_cpp_engine_and_python_use_equal_standard_deviations():
     assert engine.DEVIATIONS == DEVIATIONS
 
 

@@ -86,7 +86,7 @@ def test_recorded_times_are_inside_the_interval(size, gpus, seconds):
     assert model / UNSURE <= seconds <= model * UNSURE * 1.05
 
 
-def test_every_gpu_has_an_interconnect_and_nvlink_bridges_connect_two():
+def test_every_gpu_has_an_interconnect_and_nvlink_bridges_connect_two_gpus():
     for gpu in all_gpus():
         for gpus in (2, 4, 8):
             assert link_of(gpu, gpus)[0] > 5e9
@@ -96,7 +96,7 @@ def test_every_gpu_has_an_interconnect_and_nvlink_bridges_connect_two():
     assert link_of(find_gpu("rtx4090"), 2) == (31.5e9, "PCIe x16 (31.5 GB/s each way)")
 
 
-def test_totals_include_all_reduces_and_a_note_explains_the_model():
+def test_totals_include_all_reduces_and_a_note_explains_their_cost():
     recommender, query = Recommender([]), Query("latency")
     answer = answer_network(recommender, "h100", NetworkRequest("llama-3-70b-decode", tp=4, batch=8), query)
     assert answer.exchange is not None

@@ -100,7 +100,7 @@ def test_engine_modules_read_every_written_file(tmp_path, engine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", KNOWN)
-def test_engine_default_equals_the_compared_config(tmp_path, engine):
+def test_engine_default_equals_the_default_that_kernrec_compares_with(tmp_path, engine):
     card = find_gpu("l40s")
     requests, expected = [], []
     for name, fields in MODELS.items():

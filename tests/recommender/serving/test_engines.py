@@ -28,7 +28,7 @@ def test_expert_parallelism_keeps_experts_whole_in_vllm_and_splits_them_in_sglan
     assert names(tmp_path, MIXTRAL, "sglang", "a100", tp=4, ep=2)[0].startswith("E=4,N=7168,")
 
 
-def test_vllm_uses_one_name_for_all_h200_and_keeps_hyphens(tmp_path):
+def test_vllm_file_names_merge_h200_variants_and_keep_hyphens(tmp_path):
     assert names(tmp_path, MIXTRAL, "vllm", "h200-nvl")[0] == "E=8,N=14336,device_name=NVIDIA_H200.json"
     assert "NVIDIA_H200_NVL" in names(tmp_path, MIXTRAL, "sglang", "h200-nvl")[0]
     assert "NVIDIA_A100-SXM4-80GB" in names(tmp_path, MIXTRAL, "vllm", "a100")[0]
@@ -59,7 +59,7 @@ def test_lora_and_state_space_files_have_engine_names(tmp_path):
     )
 
 
-def test_model_that_tp_or_ep_does_not_divide_is_refused(tmp_path, refuses):
+def test_model_that_cannot_be_split_evenly_is_refused(tmp_path, refuses):
     refuses(lambda served: names(tmp_path, MIXTRAL, "vllm", "a100", **served), [{"tp": 3}, {"ep": 3}])
 
 
@@ -81,7 +81,7 @@ def test_deepseek_v3_files_have_the_names_that_vllm_ships(tmp_path):
     [("DeepseekV3ForCausalLM", 256, 8, "E=257,N=256"), ("Glm4MoeForCausalLM", 160, 4, "E=161,N=384"),
      ("Qwen3MoeForCausalLM", 256, 8, "E=256,N=256")],
 )  # fmt: skip
-def test_sglang_counts_fused_shared_experts_and_has_a_second_file(tmp_path, architecture, experts, tp, named):
+def test_sglang_counts_fused_shared_experts_and_has_a_second_config_file(tmp_path, architecture, experts, tp, named):
     model = {
         "architectures": [architecture], "hidden_size": 5120, "n_routed_experts": experts, "num_experts_per_tok": 8,
         "moe_intermediate_size": 2048 if experts == 256 else 1536, "n_shared_experts": 1, "num_attention_heads": 128,
@@ -95,7 +95,7 @@ def test_sglang_counts_fused_shared_experts_and_has_a_second_file(tmp_path, arch
     assert second_file(file, Deployment("vllm", find_gpu("h200"), tp=tp)) is None
 
 
-def test_every_listed_name_exists_in_a_release():
+def test_every_listed_config_file_exists_in_an_engine_release():
     for engine, entry in table().items():
         for kind, devices in entry["files"].items():
             assert Kind(kind) in FOLDERS[engine]

@@ -54,7 +54,7 @@ def judgments(*paths: Path, gpu: str, **versions: str) -> list[list[Judgment]]:
     return [[entry.judgment for entry in judged.entries] for judged in files]
 
 
-def test_triton_configs_are_compared_by_their_measured_spread(tmp_path):
+def test_triton_config_with_widely_varying_times_is_doubtful(tmp_path):
     path = triton_cache(tmp_path)
     expected = [Judgment.GOOD, Judgment.GOOD, Judgment.SLOWER, Judgment.WRONG]
     assert judgments(path, gpu="h100") == [expected]
@@ -104,7 +104,7 @@ def test_inductor_configs_are_judged_by_compiled_kernel_and_gpu_limits(tmp_path)
         ({"maxnreg": 200, "num_warps": 16}, "maxnreg is 200; 512 threads can have 128 each"),
     ],
 )
-def test_config_that_no_gpu_can_run_is_wrong(tunables, reason, tmp_path):
+def test_config_that_no_gpu_can_run_is_judged_wrong(tunables, reason, tmp_path):
     (entry,) = judge_files([inductor_config(tmp_path, **tunables)], find_gpu("h100"), {})[0].entries
     assert (entry.judgment, entry.reason) == (Judgment.WRONG, reason)
 
