@@ -154,7 +154,7 @@ def pytest_report_header() -> str:
 
 
 def fail_if_incomplete(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> None:
-    """Report a skip as a failure under `--complete`, if the extra `ci` removes its reason."""
+    """Report a skipped test as a failure under `--complete`, unless the test is skipped on every machine."""
     if not (config.getoption("complete") and report.skipped and isinstance(report.longrepr, tuple)):
         return
     if not ALWAYS_SKIPPED.search(reason := report.longrepr[2]):

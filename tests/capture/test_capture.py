@@ -100,7 +100,7 @@ def test_equal_launches_are_merged_into_one_captured_call(program, tmp_path):
     assert (data["launches"], data["grid"], data["block"]) == (3, [4, 1, 1], [64, 1, 1])
     assert data["arguments"] == ["b1=f32[200]", "b2=f32[200]", "u32:200"]
     ptx = (tmp_path / data["ptx"]).read_text()
-    assert ".b8 gain[4] = {0, 0, 32, 65};" in ptx  # the program copied 10.0 into this variable
+    assert ".b8 gain[4] = {0, 0, 32, 65};" in ptx  # the program copied 10.0 into `gain`
     assert ".const .align 8 .b8 by[16] = {0, 0, 0, 64, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};" in ptx
     kernel, _ = read_cuda_call(file).kernel()
     assert kernel.launches[0].entry == "scale"
@@ -247,7 +247,7 @@ def test_unsupported_call_format_is_refused(tmp_path, refuses):
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1"])
 def test_capture_libraries_export_no_internal_functions(name):
-    # Exported code of libstdc++ would replace that of the program's other libraries; XGBoost failed on this.
+    # Exported libstdc++ symbols would replace the libstdc++ of other libraries in the program. XGBoost failed then.
     done = subprocess.run(
         ["nm", "-D", "--defined-only", libraries() / name], capture_output=True, text=True, check=True
     )
@@ -283,7 +283,7 @@ PTX = ".version 8.0\n.target sm_80\n.address_size 64\n" + "// nothing\n" * 40
 
 
 def fat_binary(*entries: tuple[int, int, int, bytes, int]) -> bytes:
-    """Return a fat binary with the given entries, each (kind, sm, flags, content, unpacked size)."""
+    """Return a fat binary. Each item of `entries` has (kind, sm, flags, content, unpacked size)."""
     body = b""
     for kind, sm, flags, content, unpacked in entries:
         padded = content.ljust(-(-len(content) // 8) * 8, b"\0")

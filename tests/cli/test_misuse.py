@@ -85,7 +85,7 @@ def test_misuse_prints_the_recorded_messages(tmp_path):
 def test_removed_command_or_option_names_its_replacement():
     for name in (name for name in misuse.removed() if name not in NAMES):
         *command, last = name.split()
-        if not command and last.startswith("-"):  # try a command that lost this option
+        if not command and last.startswith("-"):  # choose a command without the removed option
             command = [next(each for each in ("recommend", "analyze", "train") if last not in OPTIONS[each])]
         done = run_here(*command, last)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), name

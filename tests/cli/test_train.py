@@ -70,8 +70,8 @@ def test_trained_model_predicts_an_unmeasured_shape(trained):
 
 
 def test_trained_model_keeps_a_wide_interval_on_an_unmeasured_gpu(trained):
-    # No kernel is predicted to be much faster than the backend. This raises the value by up to a few per cent and the
-    # lower end of the interval by more. The upper end does not change.
+    # Shrinkage toward the backend's time raises the predicted time by a few per cent. The lower end of the interval
+    # rises more than the time, and the upper end does not change.
     latency = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best.latency_s
     assert latency.source == "transferred"
     assert latency.high / latency.value >= 1.9

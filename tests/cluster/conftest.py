@@ -1,4 +1,4 @@
-"""Fixtures for a real Ray cluster on this machine, whose head node has no cores or GPUs. They skip without Ray."""
+"""Fixtures for a Ray cluster on this machine. The head node has no cores or GPUs. Tests are skipped without Ray."""
 
 import pytest
 

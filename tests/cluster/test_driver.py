@@ -99,7 +99,7 @@ def cluster(tmp_path, monkeypatch):
 
 
 def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: str | None = None) -> list[str]:
-    """Run a campaign on one problem that must end with `error`, store its rows, and return its notes."""
+    """Run a campaign on one problem, store the rows, and return the notes. The campaign must end with `error`."""
     notes: list[str] = []
     planned = SharedProblems([PLANNED], 12)
 

@@ -76,8 +76,8 @@ if gpu_rows:
     driver.Driver._lose = lost
 hold(Journal, driver_rows, events / "driver", lambda: not gpu_rows or (events / "lost").exists(), events / "never")
 """
-"""Program of a driver that writes an event file after `driver_rows` journal rows, then waits to be killed. If
-`gpu_rows` > 0, each GPU waits for the file `go` after `gpu_rows` rows, and the driver waits only once a GPU is lost."""
+"""Driver program that stops after `driver_rows` rows, and writes an event file. With `gpu_rows`, each GPU stops after
+`gpu_rows` rows until a file `go` exists. Then the driver stops only after it has lost a GPU."""
 
 
 def command(folder: Path, address: str, held: tuple[Path, int, int] | None = None) -> list[str]:
@@ -184,7 +184,7 @@ def test_killed_nodes_and_drivers_lose_no_rows(cluster, kills, tmp_path):
 
 
 def screened(folder: Path) -> Counter[tuple[object, object]]:
-    """Count the screening rows of each config in closed blocks. The final tier repeats configs on purpose."""
+    """Count the first-stage measurements of each config in completed blocks. Later stages repeat configs."""
     rows = stored(folder, tier="screen")
     return Counter((row["problem_id"], row["config_id"]) for row in rows if not row["block_open"])
 

@@ -1,4 +1,4 @@
-"""Test that refining and searching on several machines measures the configs of one machine, and each config once."""
+"""Test that several machines measure the same configs as one machine when refining and searching, without repeats."""
 
 from collections import Counter
 from collections.abc import Callable

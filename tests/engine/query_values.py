@@ -95,7 +95,7 @@ def backends() -> Iterator[tuple[str, np.ndarray]]:
 
 
 def values() -> dict[str, list[float]]:
-    """Return about twelve evenly spaced values of each result, followed by the sum of its absolute values."""
+    """Return about twelve numbers of each computed array by name, followed by the sum of absolute values."""
     results: dict[str, list[float]] = {}
     for name, result in (*launches(np.random.default_rng(1)), *models(np.random.default_rng(2)), *backends()):
         flat = np.nan_to_num(result.astype(np.float64).ravel(), nan=-1.0, posinf=1e300, neginf=-1e300)

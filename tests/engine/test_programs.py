@@ -108,7 +108,7 @@ def outcome(text: str, grid: int, block: int, races: bool, lanes: int = 1024) ->
 
 
 def _random(chance: random.Random, whole: bool, depth: int = 0) -> tuple[Any, ...]:
-    """Return a random statement, possibly a shuffle if no lane exits early (`whole`). Exited lanes cannot be read."""
+    """Return a random statement. Shuffles need a `whole` warp, because lanes that exited cannot be read."""
     kinds = ("add", "if", "loop", "load", "atomic", *(() if whole else ("leave",)))
     kinds += () if depth else ("barrier", "vote", "redux", *(("shuffle",) if whole else ()))
     kind, number = chance.choice(kinds), chance.randrange

@@ -34,8 +34,7 @@ def integers(*numbers: int) -> np.ndarray:
     return np.array(numbers, dtype=np.int64)
 
 
-def tree(*node: object) -> None:
-    """Evaluate an expression that has only a root node."""
+def evaluate_node(*node: object) -> None:
     query.evaluated(Expression("x", frozenset(), node, False), {}, 1)
 
 
@@ -67,10 +66,10 @@ def quantities(count: int) -> np.ndarray:
 
 TREE = np.zeros(2, np.float32)
 REFUSED: dict[str, Callable[[], object]] = {
-    "an operation that does not exist": lambda: tree(99, 1),
-    "an operation of the engine": lambda: tree(OPERATIONS["spread"], 1),
-    "too few operands": lambda: tree(OPERATIONS["add"], (OPERATIONS["number"], 1)),
-    "a tree that is no tuple": lambda: tree(OPERATIONS["negation"], 7),
+    "an operation that does not exist": lambda: evaluate_node(99, 1),
+    "an operation of the engine": lambda: evaluate_node(OPERATIONS["spread"], 1),
+    "too few operands": lambda: evaluate_node(OPERATIONS["add"], (OPERATIONS["number"], 1)),
+    "a tree that is no tuple": lambda: evaluate_node(OPERATIONS["negation"], 7),
     "a digit outside": lambda: query.Space({"a": integers(1, 2)}, np.array([[2]]), {}, {}, [], [], 9),
     "a tunable outside": lambda: query.Space({"a": integers(1, 2)}, None, {}, {}, [], [], 9).groups([1]),
     "a launch without waits": lambda: launch(figures=[parse("a"), None, None, None]),

@@ -117,7 +117,7 @@ smem = st.one_of(st.integers(-200, 240_000), st.sampled_from([0, 65536, 65537, 1
     (89, (32, 32, 0), 24, "blocks"),
     (120, (32, 32, 0), 24, "blocks"),
     (80, (32, 32, 0), 32, "blocks"),
-    (75, (256, 64, 0), 4, "warps"),  # registers also allow 4 blocks; the first limit is reported
+    (75, (256, 64, 0), 4, "warps"),  # registers and warps both allow 4 blocks, and warps are reported
     (75, (128, 32, 32768), 2, "shared memory"),  # before compute capability 8.0, no shared memory is reserved
     (86, (128, 32, 49152), 2, "shared memory"),  # two blocks of 48 KB, each plus 1 KB reserved, fill 98 of 100 KB
     (86, (128, 32, 50176), 2, "shared memory"),  # two blocks of 49 KB, each plus 1 KB reserved, fill exactly 100 KB

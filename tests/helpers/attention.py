@@ -17,9 +17,8 @@ _SHIFT = 256.0
 def with_rounded_weights(
     problem: Problem, operands: dict[str, np.ndarray], block_k: int, error: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return o with e4m3 weights and exact sums, and the error bound of o for weights with a relative `error`. A weight
-    is rounded relative to the largest score in its tile and all earlier tiles of `block_k` keys. The rounded weight
-    changes only if the error moves it across the middle between two e4m3 numbers."""
+    """Return o with weights rounded to e4m3, and a bound on its error. Before rounding, weights may have a relative
+    `error`. They are scaled by the largest score of their tile and all earlier tiles of `block_k` keys."""
     d = problem.sizes
     value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in operands.items()}
     q, k, v = (value[name] if problem.layout == "bhsd" else value[name].swapaxes(1, 2) for name in "qkv")
@@ -90,16 +89,14 @@ def run(
 def outcome(
     kernel: Kernel, config: dict[str, int], problem: Problem, operands: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return o in exact arithmetic, and a bound on its rounding error. The bound has four parts. A score's absolute
-    error is the relative error of its weight. Rounding adds a relative error to weights, or an absolute error to
-    subnormal weights. Sums over the keys and rounding of o add further errors. With e4m3, the exact o uses rounded
-    weights."""
+    """Return the exact o, and a bound on the rounding error. With e4m3, the exact o uses rounded weights."""
     dim, dtype, output = problem.sizes, problem.dtype, problem.tensors["o"].dtype
     value = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in operands.items()}
     size = problem.definition.reference(problem.sizes, problem.layout, value | {"v": np.abs(value["v"])})["o"]
     scale = {name: value[f"{name}_scale"].max() if dim["scaled"] else 1.0 for name in "qk"}
     longest = [np.linalg.norm(value[name], axis=-1).max() * scale[name] for name in "qk"]
     of_score = (dim["head_dim"] + 8) * UNIT * longest[0] * longest[1] / np.sqrt(dim["head_dim"])
+    # The absolute error of a score is the relative error of its weight.
     relative = 2 * of_score + (3 * dim["keys"] + 32) * UNIT
     if dim["scaled"]:
         expected, lost = with_rounded_weights(problem, operands, config["block_k"], 2 * of_score + 32 * UNIT)

@@ -19,7 +19,7 @@ from tests.helpers.run_cache import Tensors, cached_run, read, run_key, write
 
 
 class CachedCounts(dict[tuple[object, ...], dict[str, int]]):
-    """Disk cache that `profile_variant` uses for the counts of launches on zeros."""
+    """Disk cache of the event counts of launches with zero inputs, for `profile_variant`."""
 
     def __contains__(self, launch: object) -> bool:
         if not super().__contains__(launch) and (outcome := read(run_key({}, "counts", launch))) is not None:

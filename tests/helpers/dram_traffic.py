@@ -16,14 +16,14 @@ def dram_bytes(
     concurrent_blocks: np.ndarray,
     l2_bytes: float,
 ) -> np.ndarray:
-    """Return the bytes that each of N launches moves between L2 and DRAM, (N,).
+    """Return the bytes that each launch moves between L2 and DRAM: array of shape (launches,).
 
     Args:
         access: Tensors that the launches read and write.
-        extents: Extent of each step of the tile order, as a number or an array (N,).
-        sizes: Size in bytes of each tensor in `access.tensors`, as a number or an array (N,).
-        blocks: Number of tiles that the thread blocks of each launch visit, (N,).
-        concurrent_blocks: Number of blocks of each launch that run on the GPU at the same time, (N,).
+        extents: Number of tiles in each step of the tile order, as a number or an array of shape (launches,).
+        sizes: Size in bytes of each tensor in `access.tensors`, as a number or an array of shape (launches,).
+        blocks: Number of tiles of each launch.
+        concurrent_blocks: Number of blocks of each launch that run on the GPU at the same time.
     """
     columns = np.array([np.broadcast_to(column, blocks.shape) for column in (*(extents or (1.0,)), *sizes)], np.float64)
     moved = np.empty(len(blocks))

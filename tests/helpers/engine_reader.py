@@ -3,10 +3,13 @@
     python engine_reader.py vllm "NVIDIA L40S" REQUESTS.json
 
 The module runs as a separate process, because it replaces the engine's GPU name and its folder of config files.
-Requests are lists, in which [n, k] is the block size of scales: `["experts", E, N, dtype, [n, k] or null, whether
-SGLang scales each row]`, `["product", N, K, [n, k]]`, `["default", tokens, E, N, K, top, dtype, [n, k] or null]`,
-`["state", width, state, dtype]`, `["state default", state, whether it is a B200]` or `["package", folder]`. The last
-line of output is a list of answers, with null for a missing file. Exit status 3 means that the engine lacks a module.
+REQUESTS.json has a list of requests, where [n, k] is the block size of scales, or null:
+
+    ["experts", E, N, dtype, [n, k], whether SGLang scales each row]   ["product", N, K, [n, k]]
+    ["default", tokens, E, N, K, top, dtype, [n, k]]   ["state", width, state, dtype]
+    ["state default", state, whether the GPU is a B200]   ["package", folder]
+
+The last line of output is a list of answers, with null for a missing file. Exit status 3: the engine lacks a module.
 """
 
 import json
@@ -34,7 +37,7 @@ def engine_modules(engine: str, device: str) -> tuple[Any, Any]:
     modules: list[Any] = [import_module(name) for name in _MODULES[engine]]
     experts, products = modules
     for module in modules:
-        if engine == "vllm":  # vLLM still converts the driver's name itself
+        if engine == "vllm":  # replace the name that the driver reports
             module.current_platform.get_device_name = lambda device_id=0: device
             module.current_platform.is_cuda = lambda: True
             import_module("vllm.platforms").current_platform.get_device_name = lambda device_id=0: device

@@ -41,7 +41,7 @@ class GpuCluster:
         self._calls.append((gpu, method, arguments))
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
-        """Run the oldest call, and count each reply to `measure` as a call. See `RayCluster.wait`."""
+        """Run the oldest call, and yield the replies. See `RayCluster.wait`."""
         if not self._calls:
             return
         gpu, method, arguments = self._calls.pop(0)

@@ -95,9 +95,9 @@ class Driver:
         self.call("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
         return function.value or 0
 
-    def launch(self, function: int, *shape: int) -> None:
-        """Launch a kernel. `shape` has the remaining arguments of `cuLaunchKernel` in order."""
-        *extents, stream, addresses, extra = shape
+    def launch(self, function: int, *arguments: int) -> None:
+        """Launch a kernel. `arguments` are the remaining arguments of `cuLaunchKernel` in order."""
+        *extents, stream, addresses, extra = arguments
         pointers = map(ctypes.c_void_p, (stream, addresses, extra))
         self.call("cuLaunchKernel", ctypes.c_void_p(function), *extents, *pointers)
 

@@ -125,7 +125,7 @@ NETWORKS = (
 
 
 def random_questions(count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield `count` random questions, one per shape, about networks with batches or about problems."""
+    """Yield random questions about networks with a batch size, or about problems with a single shape."""
     draw = random.Random(seed)
     for question in chain.from_iterable(random_queries(count, seed)):
         if draw.random() < 0.1:

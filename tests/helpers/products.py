@@ -50,7 +50,7 @@ def whole_numbers(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def exact(kernel: Kernel, config: Config, problem: Problem, sm: int) -> bool:
-    """Return whether a matmul of integers, which is exact in f32, gives exactly the correctly rounded result."""
+    """Return whether a matmul of small integers gives the exact result, rounded to the dtype of c."""
     operands = whole_numbers(problem)
     expected = encode_elements(reference(problem, operands)["c"], problem.tensors["c"].dtype)
     return bits(run(kernel, config, problem, operands, sm, check_races=True)) == bits(expected)
@@ -86,12 +86,11 @@ def broken(kernel: Kernel, old: str, new: str) -> Kernel:
 
 
 def worst(c: np.ndarray, expected: np.ndarray, sums: np.ndarray, problem: Problem) -> float:
-    """Return the largest ratio of an error to its bound. `sums` has sum |a b| + |bias| for each result. Each term is
-    rounded once in f32, and TF32 also rounds both operands. Activations have slopes below 1.13, and their approximate
-    exponential and reciprocal add 2**-20 of `sums`. Finally, the result is rounded to its dtype."""
+    """Return the largest ratio of an error to its bound. `sums` has sum |a b| + |bias| for each result."""
+    # Each term is rounded once in f32, and TF32 also rounds both operands.
     terms = problem.sizes["k"] + 2
     bound = sums * (terms * 2.0**-24 + (2.0**-10 + 2.0**-22 if problem.dtype == "tf32" else 0.0))
-    if problem.sizes["activation"]:
+    if problem.sizes["activation"]:  # slopes are below 1.13, and exponentials and reciprocals are approximate
         bound = 1.13 * bound + 2.0**-20 * sums
     stored = problem.tensors["c"].dtype
     bound += HALF_STEP[stored] * (np.abs(expected) + bound) + 2.0**-25

@@ -33,7 +33,7 @@ Tensors = dict[str, np.ndarray]
 
 @cache
 def emulator_hash() -> str:
-    """Return a hash of the code that determines an outcome. The engine's file name has its C++ hash."""
+    """Return a hash of the code that determines an outcome. The engine's file name has the hash of the C++ code."""
     launching = (_PACKAGE / "profile" / f"{name}.py" for name in _LAUNCHING)
     digest, engine = sha256(), engine_file.find()
     for path in sorted([*(_PACKAGE / "ptx").rglob("*.py"), *launching]):

@@ -66,16 +66,13 @@ def _of_result(problem: Problem, value: Tensors, expected: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class Trial:
-    """Problems and error bounds for the kernels of one op. `problems` are minimal, smaller than a tile, or no multiples
-    of tiles. `narrow` has problems for 8-bit dtypes, and `own` has problems by kernel name. `roundings` is the number
-    of rounded f32 operations per result (0 for copied elements). Each operation is off by at most half a unit in the
-    last place of `magnitude`."""
+    """Problems and error bounds for the kernels of one op."""
 
-    problems: list[dict[str, int]]
-    roundings: Callable[[Mapping[str, int]], int]
-    magnitude: Callable[[Problem, Tensors, np.ndarray], np.ndarray] = _of_sums
-    narrow: Sequence[dict[str, int]] = ()
-    own: Mapping[str, Sequence[dict[str, int]]] = field(default_factory=dict)
+    problems: list[dict[str, int]]  # minimal, smaller than a tile, or no multiples of tiles
+    roundings: Callable[[Mapping[str, int]], int]  # number of rounded f32 operations per result
+    magnitude: Callable[[Problem, Tensors, np.ndarray], np.ndarray] = _of_sums  # size of the rounded numbers
+    narrow: Sequence[dict[str, int]] = ()  # problems for 8-bit dtypes
+    own: Mapping[str, Sequence[dict[str, int]]] = field(default_factory=dict)  # problems by kernel name
 
     def dims(self, kernel: str, dtype: str) -> Sequence[dict[str, int]]:
         narrow = ELEMENT_BYTES[dtype] == 1
@@ -87,7 +84,7 @@ class Trial:
         return [dims | further for dims, further in zip(self.own[kernel], more, strict=True)]
 
 
-# Column numbers are odd, or rows are multiples of 16 bytes that fill over half of the registers for some config.
+# Row lengths are odd, or multiples of 16 bytes that fill over half of the registers of a config.
 ROWS = [
     (1, 1), (9, 3), (4, 49), (3, 67), (5, 72), (9, 136), (3, 264), (2, 520), (2, 1161), (1, 1160), (1, 2568), (2, 5128),
     (1, 8648), (1, 16648),
@@ -161,8 +158,8 @@ class Case:
 
     @property
     def thorough(self) -> bool:
-        """Whether the case must cover every value of every tunable: the case with a kernel's first dtype and layout on
-        the newest architecture. Other cases differ only in conversions and the order of loads."""
+        """Select the case of each kernel that covers every value of every tunable. Other cases differ only in
+        conversions and the order of loads."""
         first = self.kernel.dtypes[0], self.kernel.layouts[0], max(*ARCHITECTURES, self.kernel.least_sm(self.dtype))
         return (self.dtype, self.layout, self.sm) == first
 
@@ -172,8 +169,7 @@ class Case:
         return 8 if self.thorough else 3
 
     def step(self, problems: int) -> int:
-        """Return n if every n-th supported problem runs: 4 for 8-bit dtypes and for kernels with separate problems. For
-        other kernels, n is 2 (thorough cases) or 4, or less to run at least two problems."""
+        """Return n, so that each config runs every n-th of its problems."""
         if self.kernel.name in OPS[self.kernel.op].own or ELEMENT_BYTES[self.dtype] == 1:
             return 4
         return min(2 if self.thorough else 4, max(problems // 2, 1))
@@ -200,9 +196,7 @@ CASES = [case for kernel in all_kernels() if kernel.op in OPS for case in _cases
 
 
 def per_case(*ops: str, tunable: str | None = None, without: str | None = None) -> pytest.MarkDecorator:
-    """Parametrize a test with the cases of the given ops (default: all ops) whose kernels have the tunable `tunable`
-    and lack `without`. Each commit runs half of the thorough cases. One other case of a kernel runs on every sixth
-    commit, with a dtype that differs between kernels. The remaining cases are marked `deep`."""
+    """Parametrize a test with the cases of `ops` (default: all) whose kernels have `tunable` and lack `without`."""
     cases = [case for case in CASES if not ops or case.kernel.op in ops]
     cases = [case for case in cases if tunable is None or tunable in case.kernel.compile_time_tunables]
     cases = [case for case in cases if without is None or without not in case.kernel.compile_time_tunables]
@@ -265,7 +259,7 @@ def sample(case: Case) -> list[Config]:
     if not case.thorough:
         missing.clear()
     while missing:
-        # Add the config with the most missing values; the shuffled order breaks ties.
+        # Add the config with the most values that `chosen` lacks. The shuffled order breaks ties.
         row = max(order, key=lambda row: len(missing.intersection(configs.config(row).items())))
         chosen.append(row)
         missing -= set(configs.config(row).items())
@@ -279,8 +273,8 @@ def sample(case: Case) -> list[Config]:
 
 @cache
 def runs(case: Case) -> list[Run]:
-    """Return sample configs with some of their problems, and with the least recently used values of run-time tunables.
-    The first suitable configs run the remaining problems and, in a thorough case, the remaining values."""
+    """Return pairs of a sample config and a problem. Run-time tunables take turns with their values. Further pairs
+    cover problems, and in a thorough case tunable values, that no earlier pair has."""
     codes = space(case).variants
     able = {problem: set(codes.index[space(case).at(problem).valid].tolist()) for problem in case.problems}
     turns: dict[Problem, list[Config]] = {problem: [] for problem in case.problems}

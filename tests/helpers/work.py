@@ -18,7 +18,7 @@ def calls(work: Callable[[], object]) -> int:
 
 
 def entered(work: Callable[[], object], parameter: str) -> set[str]:
-    """Return the names of the Python functions with a certain parameter that `work` enters."""
+    """Run `work`, and return the names of all called Python functions that have the parameter."""
     functions: set[CodeType] = set()
 
     def event(frame: FrameType, kind: str, argument: object) -> None:

@@ -1,4 +1,4 @@
-"""Test that recorded rows are imported as measurements of a kernel only if they belong to it, repeated rows merged."""
+"""Test that recorded rows are imported only if they belong to the kernel, and that repeated rows are merged."""
 
 import json
 from pathlib import Path

@@ -122,7 +122,7 @@ def test_missing_parts_of_a_draft_are_listed_and_marked(rows, refuses):
         "--shared BYTES", '--grid, such as --grid "ceil(n/64)"', "N=NUMBER", "flip=BYTE", "m=NUMBER",
         "step=NUMBER", "A=f32[ELEMENTS]", "index=i32[ELEMENTS]", "out=u8[ELEMENTS]",
     )  # fmt: skip
-    assert draft.text.count('"?"') == len(draft.missing) + 1  # the explaining comment has one more
+    assert draft.text.count('"?"') == len(draft.missing) + 1  # a comment in the draft also has "?"
     assert "# Macros that the source fixes: WIDTH (8)." in draft.text
     spec = tomllib.loads(draft.text)
     assert spec["tunables"]["threads"]["values"] == [64, 128, 256]

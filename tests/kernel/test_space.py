@@ -191,7 +191,7 @@ def space_of_values(
     facts: dict[str, object] | None = None,
     conditions: tuple[Expression, ...] = (),
 ) -> object:
-    """Return a space of all combinations, or of `rows`: an array (rows, tunables) of indices into the values."""
+    """Return a space of all combinations of `values`. If `rows` has indices into `values`, use only these."""
     return query.Space(values, rows, lets or {}, facts or {}, [], list(conditions), 10_000)
 
 

@@ -36,8 +36,8 @@ def kill_collect(folder: Path, kills: int, configs: int, seed: int, strategy: st
     let one collector finish. Collector, worker process, journal and database are real.
 
     Returns:
-        Counts: database rows (`rows`), rows in unfinished blocks (`open`), journal rows that are not in the database
-        (`lost`), configs screened twice or more (`again`), and the excess of `again` over `open` (`doubled`).
+        Counts: `rows` in the database, `open` rows of interrupted blocks, `lost` journal rows that are not in the
+        database, configs measured `again`, and `doubled`: the number by which `again` exceeds `open`.
     """
     draw = random.Random(seed)
     recording, database = make_recording(folder / "recorded.duckdb", configs), folder / "own.duckdb"
@@ -107,8 +107,8 @@ def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Co
 
 
 def kill_merge_by_clocks(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill merges at random moments while the machine's clock is correct, years slow or years fast. Return counts as in
-    `kill_add`, from reads with the correct clock and reads with the clock of the merge."""
+    """Kill merges at random moments while the machine's clock is correct, years slow or years fast. Count the same
+    defects as `kill_add`, and read the database with the correct clock and with the clock of the merge."""
     draw, rows = random.Random(seed), 200
     own = make_recording(folder / "own.duckdb", 100, "rtx4090")
     theirs = make_recording(folder / "theirs.duckdb", rows)

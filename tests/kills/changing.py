@@ -84,9 +84,9 @@ def kill_on_copies(
     count: Callable[[Path, Counter[str]], None],
     beside: Sequence[str] = (),
 ) -> Counter[str]:
-    """Repeatedly start a `kernrec` command on a new copy of the database `whole` and of the folders `beside`, made in
-    `folder`. Kill the command at a random moment. Then `count` adds up the damage, or raises `KernrecError` if the copy
-    is unreadable."""
+    """Start a `kernrec` command on a new copy of the database `whole` and the folders `beside`, and kill the command at
+    a random moment, `kills` times. After each kill, `count` adds the defects of the copy to the counts. `count` raises
+    `KernrecError` if the copy is unreadable."""
     draw, counts, length_s = random.Random(seed), Counter[str](), 0.0
     for number in range(-1, kills):
         shutil.rmtree(own := folder / "copy", ignore_errors=True)
@@ -141,7 +141,7 @@ def kill_contribute(folder: Path, kills: int, seed: int) -> Counter[str]:
         for number in range(-2, kills):
             started_s = time.monotonic()
             process = ForkedCommand(["contribute", *_KINDS[number % 2]], variables, folder=folder)
-            if number < 0:  # measure the run times first; a command with no rows to write may fail
+            if number < 0:  # measure the run times first, even if the command fails
                 process.wait()
                 lengths_s[number % 2] = time.monotonic() - started_s
                 continue

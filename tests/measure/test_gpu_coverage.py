@@ -29,7 +29,7 @@ def a_layer(op: str) -> Problem:
 
 @pytest.fixture
 def path(tmp_path):
-    """Store a layer on two GPUs of one architecture, a layer that nobody requests, and a replayed row."""
+    """Return a database with a layer on two GPUs, a layer that nobody requests, and a replayed row."""
     reduce, norm, other = a_layer("reduce"), a_layer("rmsnorm"), find_op("matmul").problem(m=64, n=32, k=16)
     return database(
         tmp_path / "measured.duckdb",

@@ -91,7 +91,7 @@ def test_invalid_key_is_refused(key):
 def test_matmul_counts_two_flops_per_multiply_add_and_each_element_once(problem):
     m, n, k = problem.dim.values()
     assert problem.flops == 2 * m * n * k
-    if problem.dtype in FORMATS:  # `test_moe.py` tests these formats
+    if problem.dtype in FORMATS:  # `test_moe.py` tests the bytes of quantized dtypes
         return
     size = problem.names["dtype_bytes"]
     extra = 8 + m * n if problem.names["scaled"] else 0  # two scales, and a 2-byte instead of a 1-byte result

@@ -14,9 +14,9 @@ from kernrec.op.scaled_workload import as_tensor_parallel, with_batch
 from kernrec.op.workload import Layer, Workload, load_workload, workload, workloads
 from tests.helpers.paths import ROOT, beside
 
-# Published parameter counts, less the parameters that are not weights of convolution or linear layers. Sources:
-# torchvision's weights (resnet50, mobilenetv2, vgg16), the released weights (gpt2, llama, U-Net), and for BERT-base the
-# layer sizes of arXiv 1810.04805 (12 layers of 12 hidden^2, and the pooler).
+# Weights of convolution and linear layers: published parameter counts minus all other parameters. Sources: torchvision
+# (resnet50, mobilenetv2, vgg16), released weights (gpt2, llama, U-Net). BERT-base has 12 layers of 12 hidden^2 weights
+# and a pooler (arXiv 1810.04805).
 WEIGHTS = {
     "resnet50": 25_557_032 - 2 * 26_560 - 1_000,  # batch normalization of 26,560 channels, classifier bias
     "mobilenetv2": 3_504_872 - 2 * 17_056 - 1_000,  # batch normalization of 17,056 channels, classifier bias
@@ -32,8 +32,8 @@ WEIGHTS = {
     # biases, normalization of 49 x 2 x 1,024, class token and positions of 198 x 1,024
     "vit-l-16": 304_326_632 - 24 * 9_216 - 1_024 - 1_000 - 49 * 2_048 - 198 * 1_024,
     "stable-diffusion-unet": 859_520_964 - 443_844,  # subtracted: biases and normalization
-    # Each line is a model: Mixtral and Qwen3 (published parameters without embeddings, attention, routers and norms),
-    # 1/8 of DeepSeek-V3 (58 layers of 256 experts), and two gpt-oss models. The factor 2 is for two batch sizes.
+    # Expert weights of Mixtral, Qwen3, 1/8 of DeepSeek-V3 (58 layers of 256 experts), and two gpt-oss models. Each model has
+    # two batch sizes. Embeddings, attention, routers and norms are subtracted.
     "mixtures-of-experts": 2
     * (
         (46_702_792_704 - 2 * 32_000 * 4_096 - 32 * (2 * 4_096 + 2 * 1_024) * 4_096 - 32 * 8 * 4_096 - 65 * 4_096)

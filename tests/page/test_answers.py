@@ -1,4 +1,4 @@
-"""Test the answers and the front of the page."""
+"""Test the answers and the Pareto front of the web page."""
 
 import json
 import math
@@ -36,8 +36,8 @@ def answers():
     "wanted",
     [
         {},
-        {"op": "matvec", "shape": "m=4096,k=4096", "gpu": "rtx4090"},  # matmul kernels answer too
-        {"op": "matmul", "shape": "m=16,n=1024,k=64", "dtype": "f32", "gpu": "a100"},  # has a learned reference time
+        {"op": "matvec", "shape": "m=4096,k=4096", "gpu": "rtx4090"},  # matmul kernels also apply
+        {"op": "matmul", "shape": "m=16,n=1024,k=64", "dtype": "f32", "gpu": "a100"},  # the reference time is learned
     ],
 )
 def test_every_pareto_point_of_the_page_can_be_explained(answers, wanted):

@@ -117,7 +117,7 @@ def test_disconnects_are_ignored_and_an_interrupt_stops_the_server_cleanly():
     ):
         with socket.create_connection(("127.0.0.1", port), timeout=60) as leaving:
             leaving.sendall(f"GET /{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{end}".encode())
-            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets the connection
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0

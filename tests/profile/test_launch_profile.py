@@ -134,7 +134,7 @@ def test_hit_rates_match_an_lru_cache(seed):
 
 
 def test_load_waits_unless_all_its_sectors_are_cached():
-    # Each step reads a new sector and one that the step before read.
+    # Each step reads a new sector, and reads a sector of the previous step again.
     sectors = [s * LINE for i in range(100) for s in (i, i + 1)]
     metrics = dict(reuse_metrics(trace(sectors, step=[i // 2 for i in range(200)])))
     assert metrics["reuse.1"] == pytest.approx(0.5, abs=0.01)

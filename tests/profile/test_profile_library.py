@@ -74,7 +74,7 @@ def test_full_tile_matmul_counts_are_predicted_exactly(nvrtc, split, k_tiles):
     kernel = find_kernel("matmul_simt")
     for variant in sample("matmul_simt", "nn", SEVERAL):
         config = config_with(variant, split_k=split, raster=1)
-        # Four times the rows give the second pass of split-K whole blocks too.
+        # With four times the rows, the second pass of split-K also has no partial blocks.
         m, n = 2 * config["block_m"], 4 * config["block_n"]
         problem = find_op("matmul").problem(m=m * (4 if split > 1 else 1), n=n, k=k_tiles * config["block_k"])
         predicted, emulated = predicted_and_emulated(kernel, variant, config, problem)

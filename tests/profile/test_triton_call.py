@@ -76,7 +76,7 @@ class TestWithTriton:
         ("num_stages = 5\n[[configs]]\nBLOCK = 64", [5]), ("[[configs]]\nBLOCK = 64", [7]),
     ])  # fmt: skip
     def test_triton_parameter_named_num_stages_also_sets_the_option(self, tmp_path, stages, rows):
-        """An earlier version gave the function of Triton's tutorial the default, and merged different `num_stages`."""
+        """An earlier version ignored the requested value, and merged configs that differ only in `num_stages`."""
         (tmp_path / "f.py").write_text(
             "import triton\nimport triton.language as tl\n@triton.jit\n"
             "def f(x, y, BLOCK: tl.constexpr, num_stages: tl.constexpr = 7):\n    pass\n"

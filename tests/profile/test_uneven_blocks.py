@@ -31,7 +31,7 @@ IN_LINE = 0.15
 
 
 @pytest.mark.parametrize(("body", "runs", "idle"), [
-    ("y[i] = x[i];", 1, False),  # without a loop, one of the last blocks is enough
+    ("y[i] = x[i];", 1, False),  # without a loop, emulating one of the last blocks is enough
     ("if (blockIdx.x + 2 > gridDim.x) return; for (int k = 0; k < n; k++) y[i] += x[k];", 2, False),
     ("if (blockIdx.x > 60) return; for (int k = 0; k < n; k++) y[i] += x[k];", 3, True),
 ])  # fmt: skip

@@ -28,8 +28,7 @@ OPS = sorted({kernel.op for kernel in all_kernels()})
 
 
 def _paired(op: str, dtypes: list[str]) -> Iterator[tuple[GPU, str]]:
-    """Pair every dtype with a GPU of every architecture. Each op gets its own part of an architecture's GPUs. In the
-    deep profile, each op gets all of these GPUs."""
+    """Pair each dtype with a GPU of every architecture. Each op gets different GPUs, or all GPUs with `--deep`."""
     for _, cards in groupby(sorted(all_gpus(), key=lambda gpu: gpu.sm), key=lambda gpu: gpu.sm):
         same = list(cards)
         most = len(same) if DEEP else -(-len(same) // len(OPS))

@@ -215,7 +215,7 @@ def _answers_of_kernels(question: Question, recommender: Recommender, folder: Pa
 
 
 def _of_front(front: dict[str, Any], answer: Answer) -> dict[str, Any]:
-    """Return the page's point for the answer's config at the default power limit."""
+    """Return the point of the Pareto front on the web page that shows the best config of `answer`."""
     points, best = front["points"], answer.best
     kernel = front["kernels"].index(best.kernel.name)
     config = front["configs"][kernel]["values"].index(list(best.config.values()))

@@ -152,7 +152,7 @@ def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recom
     assert answer.best.power_w > 350.0
     assert any(note == "assumed: the NVIDIA GeForce RTX 3090 accepts 100 to 350 W" for note in answer.notes)
     above = recommender.recommend("matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, power_limit_w=500.0))
-    assert above.power_limit_w == 500.0  # a limit outside an assumed range is accepted
+    assert above.power_limit_w == 500.0  # any limit is accepted if the range is unknown
     stated = recommender.recommend("matmul", "rtx5060ti-16gb", SQUARE, query=Query(power_limit_w=200.0))
     assert any("above the 180 W of the reference" in note for note in stated.notes)
     with pytest.raises(UsageError, match="accepts 150 to 243 W"):

@@ -53,7 +53,7 @@ def middle(kernel: BuiltKernel) -> Problem:
 
 
 def error_of(problem: Problem, arguments: dict[str, np.ndarray], output: np.ndarray) -> float:
-    """Return the error relative to what rounding explains."""
+    """Return the largest error, divided by the tolerance for rounding errors."""
     (expected,) = reference(problem, arguments).values()
     rms = np.sqrt((expected**2).mean())
     dtype = problem.tensors[problem.definition.outputs[0]].dtype

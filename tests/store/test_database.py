@@ -168,7 +168,7 @@ def measured():
 
 
 def files(tmp_path_factory, contents):
-    """Create a database per list of numbers. Each database withdraws its last measurement and an absent measurement."""
+    """Create a database per list of row numbers. Each database withdraws its last row and a row that it lacks."""
     folder = tmp_path_factory.mktemp("merge")
     rows_of, keys = measured()
     for i, rows in enumerate(contents):

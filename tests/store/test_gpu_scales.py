@@ -1,4 +1,4 @@
-"""Test rows of several people: the median over people, with each GPU scaled to its model, and their spread."""
+"""Test that answers are medians over people, after the times of each GPU are scaled to a typical GPU of its model."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ TRUE_S = [1e-3 * (1 + i) for i in range(CONFIGS)]
 def rows_of(
     person: str, scale: float, configs: Sequence[int] = range(CONFIGS), sessions: int = 1, **more: object
 ) -> list[Measurement]:
-    """Simulate a person's rows for some configs: the GPU takes `scale` times as long as its model, with noise."""
+    """Simulate noisy rows of a person whose GPU takes `scale` times as long as a typical GPU of its model."""
     draw = np.random.default_rng(sum(map(ord, person)))
     return [
         measurement(

@@ -408,7 +408,7 @@ def test_duckdb_computes_the_same_keys_as_python(rows):
 
 
 def test_row_that_duckdb_formats_unlike_python_is_unaltered():
-    """DuckDB writes control characters in another way."""
+    """DuckDB and Python write control characters differently."""
     with Database.memory() as database:
         database.add_measurements([measurement(outcome="crash", latency_s=None, error="a\x1fb")])
         assert database.altered() == []

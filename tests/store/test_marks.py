@@ -90,7 +90,7 @@ def test_foreign_profile_never_replaces_an_own_profile(tmp_path, profile):
 
 @pytest.mark.parametrize("read_only", [True, False])
 def test_file_replaced_after_its_check_is_not_opened(tmp_path, read_only, monkeypatch):
-    """An earlier version opened a file that had replaced the checked file, for one answer."""
+    """An earlier version answered once from a file that had replaced the checked file."""
     checked = []
     good = foreign(made(tmp_path / "a.duckdb", 1e-3))
     false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")

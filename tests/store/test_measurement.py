@@ -73,7 +73,7 @@ def test_measurement_fields_equal_the_table_columns(row):
     assert set(Measurement.from_columns(row()).columns()) == columns | {"config", "problem"}
 
 
-# Earlier schemas marked unfinished blocks by the error text, and replays by the device name.
+# Earlier schemas marked interrupted series of measurements by error text, and simulated rows by device name.
 
 OPEN = {"error": "the run ended before the reference kernels were looked at again"}
 REPLAY = {"measured_by": "kernrec 0.1.0 replay", "device": "replay of H200", "protocol_version": 0}

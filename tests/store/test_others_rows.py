@@ -67,7 +67,6 @@ def test_config_that_fails_elsewhere_but_runs_here_is_kept(own):
     ("table", "change"), [("config", "kernel = 'another'"), ("problem", """dims = '{"n":32,"m":64,"k":16}'""")]
 )
 def test_merged_row_with_a_duplicated_config_does_not_change_answers(own, table, change):
-    """An earlier kernrec accepted rows with a copied config."""
     twin = "* REPLACE ('twin' AS {0}, 't' AS session, 3e-4 AS latency_s, 'twin row' AS measurement_id)"
     with Database.open(own, read_only=False) as database:
         name, value = change.split(" = ", 1)

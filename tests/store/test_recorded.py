@@ -122,7 +122,7 @@ def test_recorded_pytorch_batched_matmuls_run_a_block_per_output_tile():
         across, down = map(int, re.findall(r"(\d+)x(\d+)", row["kernels"])[0])
         tiles = -(-row["k"] // across) * -(-row["m"] // down)
         assert row["grid_x"] * row["grid_y"] * row["grid_z"] == row["batch"] * tiles
-        sizes = {"batch": row["batch"], "m": row["m"], "n": row["k"], "k": row["n"]}  # N is the reduction
+        sizes = {"batch": row["batch"], "m": row["m"], "n": row["k"], "k": row["n"]}  # `row` sums over n
         (baseline,) = recorded_baselines(find_op("matmul").problem("f32", "nn", **sizes), find_gpu("t4"))
         assert baseline.latency_s == pytest.approx(row["latency_s"], rel=1e-3)
 

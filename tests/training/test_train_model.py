@@ -116,7 +116,6 @@ def test_unmeasured_gpu_has_the_interval_of_held_out_gpus():
 
 
 def own_factor(own: float, power: float = 1.0) -> Callable[[ModelInputs], np.ndarray]:
-    """Return the deviation of a GPU: its own factor times a power of the usual deviation."""
     return lambda inputs: own * by_stages(inputs) ** power
 
 
@@ -135,7 +134,7 @@ def test_unmeasured_gpu_gets_only_relative_corrections():
     ratios, distance = trained.log_ratio(inputs, gpu_known=False)
     assert set(ratios) == {"latency"}
     share = trained.scores["share carried to new GPUs"]
-    assert share == pytest.approx((0.5 + 1.0 + 1.0) / 3, abs=0.05)  # two GPUs with 1.0, and 0.5 as the prior
+    assert share == pytest.approx((0.5 + 1.0 + 1.0) / 3, abs=0.05)  # a prior of 0.5 and two GPUs with a share of 1.0
     expected = np.log(by_stages(inputs))
     assert np.median(np.abs(ratios["latency"] * np.exp(distance) - share * (expected - expected.mean()))) < 0.05
     far_inputs = inputs.changed(registers=inputs.registers * 1e6, shared_bytes=inputs.shared_bytes * 1e6)

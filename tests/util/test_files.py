@@ -175,7 +175,6 @@ def test_scratch_folders_of_killed_programs_are_removed(temporary):
 
 @pytest.mark.parametrize("name", ["..", "../kept", "kept", "/kept", "kernrec-link", "kernrec-missing", "\0"])
 def test_folder_named_by_an_abandoned_scratch_folder_is_kept(temporary, name):
-    """Another process may write a foreign folder's name into a scratch folder's files."""
     stored = temporary / "kept"
     stored.mkdir()
     (stored / "a").write_text("mine")

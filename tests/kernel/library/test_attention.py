@@ -131,7 +131,7 @@ def test_profile_predicts_instructions_of_every_block_including_edges(case):
     configs = [config | {"pack": 0, "split_keys": split_keys} for split_keys in splits] or [config]
     for shape in SHAPES[:4]:
         if kernel is WGMMA and shape["keys"] <= 2 * config["block_k"]:
-            shape = shape | {"keys": shape["keys"] + 2 * config["block_k"]}  # profiles need two more tiles
+            shape = shape | {"keys": shape["keys"] + 2 * config["block_k"]}  # WGMMA profiles hold only beyond two tiles
         problem = problem_of(dtype, dim, shape)
         chosen = fitting(case, problem)
         assert unpredicted(kernel, configs, chosen, problem, sm, compiled, "issue shared barriers mma") == []

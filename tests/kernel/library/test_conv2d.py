@@ -64,7 +64,7 @@ def test_edge_tiles_issue_as_many_instructions_as_full_tiles(case):
 
 
 def notices(old: str, new: str, met_by: Config) -> bool:
-    """Return whether a broken `MMA` fails on infinite elements with a config that has the values `met_by`."""
+    """Return whether a config with the values `met_by` gives a wrong result if `new` replaces `old` in the kernel."""
     assert MMA.source.count(old) == 1
     case = dataclasses.replace(AMPERE, kernel=broken(MMA, old, new))
     met = [(config, problem) for config, problem in runs(AMPERE) if met_by.items() <= config.items()]

@@ -116,7 +116,7 @@ def _code(kernel: Kernel, config: dict[str, int]) -> tuple[int, ...]:
 
 @cache
 def _profiles(case: Case) -> list[tuple[dict[str, int], str, dict[str, dict[str, float]]]]:
-    """Return (config, entry, counts by term) for every launch of the sampled codes."""
+    """Return the config, entry point and event counts of every launch of some configs."""
     kernel, configs = case.kernel, list(map(space(case).config, range(len(space(case)))))
     profiles = []
     for config in sample(case):

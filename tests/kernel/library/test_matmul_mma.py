@@ -139,7 +139,7 @@ def test_tf32_matmul_rounds_operands_to_ten_bits(layout):
 def test_suite_detects_an_error_inserted_in_the_tf32_kernel(mutant):
     config, layout = TF32_CONFIGS[mutant["config"]], mutant["layout"]
     kernel = broken(TF32, mutant["old"], mutant["new"])
-    problem = awkward(config, "tf32", layout, k=156)  # four shares have 2 or 3 tiles each
+    problem = awkward(config, "tf32", layout, k=156)  # k is split into four parts of 2 or 3 tiles
     if not breaks(kernel, config, problem, SM):
         # The results stay correct, but the broken swizzle must cause bank conflicts.
         code = not_assembled(kernel, config, "tf32", layout, SM)

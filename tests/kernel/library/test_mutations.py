@@ -1,10 +1,10 @@
 """Test that the kernel tests detect bugs: copies of each kernel with one planted bug must fail.
 
 In `mutants/<kernel>.toml`, `old` occurs exactly once in the kernel's source, including headers, and is replaced by
-`new`. `when` selects configs that execute the broken code; `dtype`, `layout` and `sm` select the case (default: the
-kernel's first dtype and layout on sm_86). A run of test_kernels.py must fail, or a run of the problem with `dims`.
-Tables named `equivalent` are harmless changes with a reason (`why`). `tried_by` names the test file of a kernel's
-mutants if it is not this one; their keys besides `old` and `new` refer to cases, configs and shapes there.
+`new`. `when` selects configs that execute the broken code. `dtype`, `layout` and `sm` select the case (default: the
+kernel's first dtype and layout on sm_86). A test in test_kernels.py must fail, or a run of the problem with `dims`.
+Tables named `equivalent` are harmless changes with a reason (`why`). If another test file uses a kernel's mutants,
+`tried_by` names the file, and the file defines all keys except `old` and `new`.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Test that a crash, a hang or exhausted memory of the device costs a campaign only one config each."""
+"""Test that a campaign loses only one config to a crash, a hang or exhausted memory of the device."""
 
 import json
 from dataclasses import replace
@@ -88,7 +88,7 @@ def test_interrupted_config_is_measured_first_in_the_next_run(tmp_path):
             run.run([target(6)])
         ingest(journal)
     assert measured == unclosed(database) == [0, 1, 2]
-    with Database.open(database) as opened:  # unclosed blocks count until closed blocks replace them
+    with Database.open(database) as opened:  # rows of an interrupted block are used until new rows exist
         assert len(opened.rows("answer")) == 3
     again = collect(database, target(6), report)
     assert (again.results[0].earlier, measured[3:]) == (3, [0, 1, 2, 3, 4, 5])

@@ -92,7 +92,7 @@ TASKS = tuple(Task("own", "hash", {"unroll": unroll}, PROBLEM) for unroll in ran
 
 
 def screened(*, energy: bool) -> Schedule:
-    """Return the schedule of a target with screened configs. Later configs are slower but use less energy."""
+    """Return a schedule with a first measurement of each config. Later configs are slower but use less energy."""
     history = ProblemHistory()
     for number, task in enumerate(TASKS):
         row = {

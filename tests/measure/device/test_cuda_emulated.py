@@ -29,7 +29,7 @@ CASES: list[tuple[str, str, str | None, dict[str, int], Pick]] = [
     ("matmul_mma", "bf16", "nn", {"m": 64, "n": 64, "k": 64}, lambda c: True),
     ("conv2d_implicit_gemm_simt", "f32", "nhwc", {"c": 8, "h": 8, "w": 8, "k": 16}, lambda c: True),
     ("softmax_rows", "f16", None, {"rows": 4, "columns": 256}, lambda c: True),
-    ("matvec_rows", "bf16", "nt", {"m": 3, "n": 65, "k": 512}, lambda c: c["split_k"] == 1),  # as a matmul problem
+    ("matvec_rows", "bf16", "nt", {"m": 3, "n": 65, "k": 512}, lambda c: c["split_k"] == 1),  # runs a matmul problem
     ("matvec_rows", "bf16", None, {"m": 64, "n": 1, "k": 512}, lambda c: c["split_k"] > 1),
 ]
 

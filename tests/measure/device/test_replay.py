@@ -56,7 +56,7 @@ def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path):
     assert done.error is None
     tiers = {tier: _rows(tmp_path / "k.duckdb", tier=tier) for tier in ("screen", "coarse", "final")}
     assert len(tiers["screen"]) == 200
-    assert FIRST_ENERGY <= len(tiers["coarse"]) <= 60  # these predict the power of the other 120 configs or more
+    assert FIRST_ENERGY <= len(tiers["coarse"]) <= 60  # predicts the power of 120 or more other configs
     assert len(tiers["final"]) == 32  # eight configs in four rounds
     assert all(row["reference_age_s"] <= 70.0 for row in tiers["final"])
     assert tiers["final"][-1]["idle_w"] == pytest.approx(60.0, rel=0.01)

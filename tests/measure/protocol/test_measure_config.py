@@ -259,7 +259,7 @@ def test_median_is_inside_its_interval_and_quantiles_are_ordered(samples):
 
 
 def test_interval_needs_at_least_five_samples():
-    # All of five samples lie on one side of the median with probability 2 / 32, below 10 %; all of four with 2 / 16.
+    # All n samples lie on one side of the median with probability 2 / 2**n: 12 % for n = 4, and 6 % for n = 5.
     assert interval_rank(4) is None
     assert interval_rank(5) == 0
     assert interval_rank(10) == 1

@@ -14,7 +14,6 @@ from tests.helpers.dram_traffic import dram_bytes
 
 
 def rates(gpu: str, bf16: bool = False, **counts: float) -> dict[str, float]:
-    """Return the demand of one loop trip with these event `counts`, where `a__b` is the event `a.b`."""
     card = find_gpu(gpu)
     names = tuple(name.replace("__", ".") for name in counts)
     coefficients = np.array([[[0.0, count] for count in counts.values()]])
@@ -33,8 +32,7 @@ def test_fma_time_is_instructions_divided_by_lanes(gpu, lanes):
     [("a100", False, 256), ("a100", True, 128), ("h200-sxm", True, 256), ("rtx3090", False, 128), ("t4", True, 128)],
 )
 def test_half_precision_arithmetic_runs_at_the_documented_rate(gpu, bf16, per_clk):
-    """A warp instruction computes on two numbers per lane."""
-    assert rates(gpu, bf16, issue=64, issue__f16=64)["fma"] == 64 * 2 * 32 / per_clk
+    assert rates(gpu, bf16, issue=64, issue__f16=64)["fma"] == 64 * 2 * 32 / per_clk  # two numbers in each of 32 lanes
 
 
 def test_f64_pipe_takes_20_clocks_per_instruction_with_two_lanes():
@@ -43,7 +41,7 @@ def test_f64_pipe_takes_20_clocks_per_instruction_with_two_lanes():
     assert few["f64"] == pytest.approx((4 + 2) * 20.0)
     assert few["special"] == 2 * 2.0
     assert many["f64"] == 4 * 1.0
-    assert many["special"] == 2 * 2.0 + 2 * 2.0  # conversions use the pipe of special functions
+    assert many["special"] == 2 * 2.0 + 2 * 2.0  # the special function units also convert numbers
 
 
 @pytest.mark.parametrize(

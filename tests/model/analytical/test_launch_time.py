@@ -105,14 +105,13 @@ def launch(codes: int = 1, **change: Array) -> LaunchWork:
 
 
 def work(**per_trip: float) -> Demand:
-    """Return a demand with this work per trip and none per block."""
     rates = np.array([[per_trip.get(name, 0.0)] for name in QUANTITIES])
     return Demand((np.zeros_like(rates), rates))
 
 
 @pytest.mark.parametrize(("name", "shared"), [("rtx4090", True), ("a100", False)])
 def test_uneven_warps_per_scheduler_do_not_slow_down_a_shared_pipe(name, shared):
-    """Run 5 or 8 one-warp blocks per SM. The four schedulers share two f64 lanes, or each has eight."""
+    """The four schedulers of an RTX 4090 SM share two f64 lanes. On the A100, each scheduler has eight f64 lanes."""
     gpu = find_gpu(name)
 
     def busy_s(warps: float, pipe: str) -> float:
@@ -135,11 +134,10 @@ def test_two_blocks_per_sm_halve_the_time_of_code_between_matmuls():
     }
     added = (core_s[softmax] - core_s[0.0]) * ADA.boost_clock_hz
     assert added == pytest.approx(4 * 100 * softmax, rel=0.05)
-    assert 4 * 2 * 100 * softmax > added  # nothing is hidden if both warps wait for their own result
+    assert 4 * 2 * 100 * softmax > added  # both blocks would add this time without overlap
 
 
 def test_several_warpgroups_halve_the_time_of_code_between_matmuls():
-    """Each SM runs one block: 100 loop trips, after a start without products."""
     hopper, products, softmax = find_gpu("h200"), 1000.0, 300.0
     blocks = np.full(1, float(hopper.sms))
     for warps in (8.0, 16.0):
@@ -167,7 +165,7 @@ BARRIER = {"barriers": 1.0, "fma": 1000.0, "issue": 1000.0, "alone": 1000.0}
 
 
 def round_clk(together: float, **change: Array) -> float:
-    """Return the clocks of one round when 128 x 10 x `together` blocks without prefetching run in ten rounds."""
+    """Return the clocks of each of ten rounds. In each round, an SM runs `together` blocks."""
     blocks = np.full(1, ADA.sms * together * 10)
     shape = {"terms": (blocks, blocks * 100.0), "concurrent": np.full(1, together), "prefetch": np.zeros(1)}
     times = launch_time(ADA, work(**BARRIER), launch(**{**shape, **change}))
@@ -182,14 +180,14 @@ def test_concurrent_blocks_overlap_waiting_and_computing():
     assert round_clk(8) == pytest.approx(8 * busy, rel=0.05)
 
 
-def simulated_round_clk(customers: int, own: float, wait: float) -> float:
-    """Simulate a queue: return the clocks of a round with service time `own` and exponential waits of mean `wait`."""
+def simulated_round_clk(customers: int, service_clk: float, mean_wait_clk: float) -> float:
+    """Simulate a queue, and return the average number of clocks in which each customer is served once."""
     draw = np.random.default_rng(customers)
-    arrivals = sorted(draw.exponential(wait, customers).tolist())
+    arrivals = sorted(draw.exponential(mean_wait_clk, customers).tolist())
     free, rounds = 0.0, 4000
     for _ in range(rounds * customers):
-        free = max(free, arrivals.pop(0)) + own
-        insort(arrivals, free + draw.exponential(wait))
+        free = max(free, arrivals.pop(0)) + service_clk
+        insort(arrivals, free + draw.exponential(mean_wait_clk))
     return free / rounds
 
 
@@ -258,8 +256,7 @@ def test_stream_k_moves_no_more_dram_bytes_than_one_tile_per_block():
     assert moved() < moved(stream=132) < moved() + 3 * left_s
 
 
-def in_turn(resident: float, work_of_code: Demand, **change: Array) -> float:
-    """Return the clocks per block of a launch with one barrier per trip."""
+def clk_per_block(resident: float, work_of_code: Demand, **change: Array) -> float:
     fields = {"concurrent": np.full(1, resident), "prefetch": np.zeros(1), **change}
     times = launch_time(ADA, work_of_code, launch(**fields))
     latency_s = (times.core_s**4 + times.dram_s**4) ** 0.25
@@ -271,7 +268,10 @@ def test_gaps_between_code_sections_shrink_with_more_resident_blocks():
     apart = work(fma=100.0, f64=100.0, barriers=1.0, in_turn=200.0)
     blocks = np.full(1, ADA.sms * 960.0)
     many = {"terms": (blocks, blocks * 100.0), "dram_bytes": blocks}
-    lost = [in_turn(resident, apart, **many) - in_turn(resident, at_once, **many) for resident in (1.0, 2.0, 8.0)]
+    lost = [
+        clk_per_block(resident, apart, **many) - clk_per_block(resident, at_once, **many)
+        for resident in (1.0, 2.0, 8.0)
+    ]
     assert lost[0] > 2 * lost[1] > 4 * lost[2] >= 0.0
     alone = launch_time(ADA, apart, launch(concurrent=np.ones(1), **many))
     assert alone.in_turn_s[0] > 0.1 * alone.core_s[0]  # type: ignore[index]
@@ -304,7 +304,7 @@ def test_single_resident_block_does_not_overlap_loads_and_computation():
 
 
 def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Demand, LaunchWork]:
-    """Return random demands of three kernel variants, and `count` launches with one loop and values up to 10**most."""
+    """Return random demands of three kernel variants, and `count` random launches with one loop."""
     demand = Demand(tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
     work = LaunchWork.empty(count, 1)
     work.variants[:] = draw.integers(0, 3, count)

@@ -59,7 +59,7 @@ def test_lower_power_limit_is_never_faster(case, first, second):
 
 
 STATIC_ONLY = MODELS["rtx4090"], NominalCosts(1e-6, 0.0, 0.0, 0.0, 0.0)
-"""Launch without events, for which a clock search once exceeded a limit of 150 W."""
+"""Launch that exceeded a power limit of 150 W in an earlier version."""
 
 
 @LAW
@@ -202,7 +202,7 @@ def test_idle_power_without_calibration_matches_published_values():
 
 
 def test_turing_geforce_leaks_more_at_high_clocks_only():
-    # On an RTX 2060 SUPER, four recorded kernels draw 27 to 30 W more than the leakage of T4 and RTX 8000 explains.
+    # Four recorded kernels on an RTX 2060 SUPER draw 27 to 30 W more than the model of T4 and RTX 8000 predicts.
     power = PowerModel.for_gpu(find_gpu("rtx2060-super"))
     linear_w = 0.282 * 34 * power.volts * float(power.voltage(power.running_hz))
     assert 20 < float(power.leakage_at(power.running_hz)) - linear_w < 33
@@ -252,8 +252,8 @@ def test_hopper_saves_energy_below_its_knee():
 
 
 def _limited_by(gpu: GPU, limit_w: float) -> tuple[float, float]:
-    """Return the time of a large f16 matmul at a power limit, and the power of board and leakage in watts. A GPU
-    without tensor cores runs f32 FMAs instead. The time is infinite if the limit does not lower the clock."""
+    """Return the time of a large matmul at a power limit in s, and the sum of board power and leakage in W. The time is
+    infinite if the limit does not lower the clock."""
     model, tensor = PowerModel.for_gpu(gpu), gpu.tensor_rate("f16")
     work = {"mma.f16": 1e12, "l2.sectors": 1.9e8, "shared.wavefronts": 2.5e8} if tensor else {"issue.fma32": 1e10}
     rate = 2 * tensor if tensor else gpu.fma_per_clk_sm["f32"] / 32
@@ -337,7 +337,6 @@ def test_every_power_coefficient_has_a_source():
 
 
 def test_power_limit_takes_as_many_numpy_calls_for_3000_launches_as_for_3():
-    """Limiting launches takes about 70 NumPy calls however many launches there are."""
     model = MODELS["rtx4090"]
     rng = np.random.default_rng(0)
 
@@ -359,8 +358,6 @@ def test_power_limit_takes_as_many_numpy_calls_for_3000_launches_as_for_3():
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside the repository")
 def test_recorded_power_is_within_the_accuracy_goals():
-    """Median errors may be 8 % in a recording, 16 % for a backend's matmuls and 15 % under power limits. The power
-    limit with the lowest energy may be off by 50 W."""
     command = [sys.executable, "tools/evidence", "power", "--quick"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -370,7 +367,7 @@ LAUNCHES = 300
 
 
 def throttled_launches(power: PowerModel) -> np.ndarray:
-    """Return nominal costs as rows, from core-bound to DRAM-bound and from idle to far above the TDP."""
+    """Return the costs of random launches: core-bound or DRAM-bound, and from idle to far above the TDP."""
     draw = np.random.default_rng(1)
     core_s = 10.0 ** draw.uniform(-6.0, -1.0, LAUNCHES)
     dram_s = core_s * 10.0 ** draw.uniform(-6.0, 3.0, LAUNCHES)

@@ -17,7 +17,7 @@ NETWORK = {"hidden": 4096, "intermediate": 1536, "experts": 128, "topk": 8, "tp"
 
 
 def bound_of(op: str, gpu: str, dtype: str, layout: str, sizes: dict[str, int]) -> Bound:
-    """Return the bound of one problem, whose features must be finite and whose time must not beat the roofline."""
+    """Return the roofline time of a problem. Check the time, and that all features are finite."""
     dims = {name: np.array([size]) for name, size in sizes.items()}
     bound, columns = features(op, find_gpu(gpu), dtype, layout, dims, FLASH)
     assert all(np.isfinite(column).all() for column in columns.values())
@@ -145,7 +145,7 @@ def test_f32_matmul_time_depends_on_tile_size_and_clock():
     square = {"batch": 64, "m": 96, "n": 96, "k": 512}
     dims = {name: np.array([size]) for name, size in square.items()}
     times = {gpu: features("matmul", find_gpu(gpu), "f32", "nn", dims, GRAPH)[0].total_s[0] for gpu in ("a100", "v100")}
-    assert times["a100"] > times["v100"]  # A100: half-empty tiles of 128 x 128; V100: 64 x 64
+    assert times["a100"] > times["v100"]  # 128 x 128 tiles on the A100 are half empty, but the V100 uses 64 x 64
     share = {
         gpu: product_s(gpu, 8192, 8192, 8192, "f32", GRAPH) * find_gpu(gpu).peak_flops("f32") for gpu in ("l4", "a100")
     }

@@ -1,4 +1,4 @@
-"""Test that compact trees predict what XGBoost predicts, and that recordings keep the data sheet's limits."""
+"""Test that trees in kernrec's format predict the same as XGBoost, and that recordings obey data sheet limits."""
 
 import json
 from typing import Any

@@ -53,7 +53,7 @@ def test_gpu_without_arithmetic_for_a_dtype_has_no_prediction():
 
 def test_cached_times_are_bounded():
     bound, op = model().on(find_gpu("a100")), find_op("matmul")
-    for start in range(0, 9000, 3000):  # batches have no recordings, so predictions are fast
+    for start in range(0, 9000, 3000):  # batched problems lack recordings and are predicted fast
         bound.time([op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)])
         bound.time([op.problem("bf16", "nt", m=start + 1, n=1, k=1, batch=3)])
         assert 100 < len(bound._timed) < 200
@@ -106,7 +106,7 @@ def test_skipped_tree_evaluations_do_not_change_a_baseline_time(rows):
     reader, every = kind.reader("latency", backends, bound), np.empty((len(backends), len(bound.total_s)))
     base, none, least = bound.total_s + reader.overheads_s[:, None], np.empty((0, 1, 1)), np.zeros(len(bound.total_s))
     reader.in_engine.fill(bound.table, none, base, least, inf, every)
-    # At a power of two, the time is the minimum of the times of this size and all larger sizes.
+    # A power of two takes as long as the fastest of all sizes that are not smaller.
     assert Timed.of(kind, backends, [problem]).seconds[:, 0] == pytest.approx(every.min(axis=1), rel=1e-12)
 
 

@@ -110,7 +110,7 @@ def test_no_baseline_beats_the_roofline_at_its_power_limit(gpu, dtype):
 
 
 def test_tf32_matmul_at_a_quarter_of_its_power_takes_several_times_as_long():
-    # An earlier version predicted 40 ms at 450 W and at 100 W, but 28 and 251 ms for kernrec's kernel.
+    # An earlier version predicted 40 ms at every power limit.
     gpu, problem = find_gpu("rtx3090"), product(8192, "tf32")
     default = baseline(40e-3, None, 0.8, 0.2)
     assert at_point(default, gpu, OperatingPoint(100.0), problem).latency_s.value > 3 * 40e-3

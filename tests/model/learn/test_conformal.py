@@ -66,7 +66,7 @@ def test_interval_widens_with_distance_from_training_data():
     assert high[0] == pytest.approx(math.exp(interval.width))
     assert high[0] < INTERVAL < high[-1]
     unknown = np.log(unknown_interval("GPU").around(np.ones(2), np.array([0.0, 1e6]))[1])
-    assert unknown[1] == pytest.approx(unknown[0] * math.sqrt(2.0))  # adds two equal, independent errors
+    assert unknown[1] == pytest.approx(unknown[0] * math.sqrt(2.0))  # two independent errors of equal size add up
 
 
 @given(st.floats(0.0, 3.0), st.floats(0.0, 4.0))

@@ -76,7 +76,7 @@ def test_oversized_trees_are_refused_before_allocation(field, number):
 @few_examples(60)
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=5))
 def test_damaged_trees_with_a_valid_hash_are_refused_or_stay_finite(damage):
-    """Damage the first bytes, whose metadata and array shapes decide what is read next."""
+    """The damage is in the metadata and array shapes at the start of the file."""
     packed = bytearray(FOREST.packed())
     for place, byte in damage:
         packed[place + 49] = byte

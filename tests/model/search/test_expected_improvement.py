@@ -107,7 +107,7 @@ def test_configs_without_prediction_come_last():
     tunables = np.concatenate([SPACE[:200], np.full((50, SPACE.shape[1]), np.nan)])
     predicted = np.concatenate([TRUTH[:200], np.full(50, np.nan)])
     order = ExpectedImprovement(tunables, predicted).order(np.array([], dtype=int), np.array([]))
-    # Only the best of the configs that lack every tunable is tried early.
+    # Only one of the 50 configs without a prediction may be tried earlier.
     assert (order[-49:] >= 200).all()
 
 
@@ -136,7 +136,7 @@ OBSERVED = np.sin(2.0 * PLACES[:, 0]) + PLACES[:, 1] ** 2 + 5.0
 
 @needs("scipy")
 def test_leave_one_out_equals_a_gaussian_process_without_the_value():
-    # The values have mean 0 and variance 1 with and without the last, so that normalization changes nothing.
+    # `OBSERVED` and `rest` both have mean 0 and variance 1, so normalization does not change them.
     hyperparameters = Hyperparameters(np.array([1.0, 0.1]), 0.05, 1.0)
     rest = OBSERVED[:-1]
     values = np.append((rest - rest.mean()) / rest.std(), 0.0)
@@ -202,7 +202,7 @@ def test_search_with_few_predictions_begins_near_the_best():
 
 
 GRID = np.stack(np.meshgrid([16, 32, 64, 128], [1, 2, 4, 8], [0, 1]), axis=-1).reshape(-1, 3).astype(float)
-ALLOWED = GRID[GRID[:, 0] * GRID[:, 1] <= 256]  # the constraint of this space
+ALLOWED = GRID[GRID[:, 0] * GRID[:, 1] <= 256]
 
 
 @few_examples(15)

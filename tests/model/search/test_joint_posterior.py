@@ -33,7 +33,7 @@ def contenders(seed: int, count: int = 6, shared: bool = True, weight: float = 1
 def brute_force(
     problems: list[Contenders], scales: list[float], rows: list[tuple[int, Measured]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and covariance of all contenders of all problems, computed with one Gaussian process."""
+    """Return the mean and covariance of all configs of all problems, computed with a single Gaussian process."""
     blocks, slopes = [], []
     for problem, scale in zip(problems, scales, strict=True):
         deviation = scale * problem.deviation
@@ -159,7 +159,7 @@ PROBLEMS = 60
 
 
 def record(factor: float, measurements: int, seed: int = 0) -> RegretRecord:
-    """Record random losses whose mean is `factor` times the stated regrets of 1 to 3 %."""
+    """Record random losses that are on average `factor` times as large as the predicted losses of 1 to 3 %."""
     draw = np.random.default_rng(seed)
     regrets = RegretRecord()
     for stated in draw.uniform(0.01, 0.03, measurements).tolist():

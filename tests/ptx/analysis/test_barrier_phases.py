@@ -39,11 +39,11 @@ def overlapped(body: str, trips: int = 1000) -> float:
     return share_of(function, ran)
 
 
-def share_of(function: Function, ran: dict[int, int]) -> float:
-    """Return the share of overlapped waits, with each basic block assembled separately."""
+def share_of(function: Function, executions: dict[int, int]) -> float:
     pieces = [[block] for block in function.blocks]
-    runs = np.array([[ran.get(block.index, 0)] for block in function.blocks])
-    return overlapped_waits(function, pieces, [float(waits_for_loads(piece, runs)[0]) for piece in pieces], ran)
+    runs = np.array([[executions.get(block.index, 0)] for block in function.blocks])
+    waits = [float(waits_for_loads(piece, runs)[0]) for piece in pieces]
+    return overlapped_waits(function, pieces, waits, executions)
 
 
 def test_all_load_waits_overlap_without_barriers():
@@ -85,7 +85,7 @@ STORES = "st.global.f32 [%rd1], %f2; st.global.f64 [%rd1+8], %fd1;"
 
 
 def stretches(body: str, warps: int = 1) -> list[dict[str, float]]:
-    """Return the issued instructions of each stretch of a kernel whose basic blocks run in `warps` warps."""
+    """Return the instruction counts of each code section between barriers of a kernel with `warps` warps."""
     function = parse(f"{COMPUTING}{body} {STORES} ret;\n}}\n").functions["k"]
     ran = {block.index: warps for block in function.blocks}
     return issued_by_stretch(function, lowered(function), ran)

@@ -158,7 +158,7 @@ BODIES = {
     "(n > 3 ? x : y)[i] = 3;": (set(), {0, 1}),
     "((int*)*(long long*)x)[i] = n;": None,
 }
-"""Maps a body to the parameter numbers behind its reads and its writes, or to None if they are unknown."""
+"""For each kernel body: parameters that it reads through and that it writes through, or None if unknown."""
 
 
 @pytest.mark.parametrize("body", BODIES)

@@ -20,8 +20,8 @@ VARYING = "mov.u32 %r0, %laneid; cvt.u64.u32 %rd0, %r0;" + "".join(
     f"ld.global.b32 %r{i}, [%rd0];" for i in (1, 2, 3, 5, 7)
 )
 """Code that sets `%r1` and other registers to values that differ between threads."""
-BESIDE = {"move": 2, "ld_global": 5, "branch": 1}
-"""Instruction counts of the stack pointer, `VARYING`, and the `ret` that `module` adds."""
+SETUP = {"move": 2, "ld_global": 5, "branch": 1}
+"""Instruction counts of the code around each body: stack pointer setup, `VARYING` and `ret`."""
 
 
 def function(body: str, parameters: str = "u64 x, u32 n") -> Function:
@@ -33,9 +33,9 @@ def blocks(body: str) -> list[dict[str, int]]:
 
 
 def cost(body: str) -> dict[str, int]:
-    """Return the machine instruction counts of a body without branches, less the counts in `BESIDE`."""
+    """Return the machine instruction counts of a body without branches, less the counts in `SETUP`."""
     (block,) = blocks(VARYING + body)
-    for name, count in BESIDE.items():
+    for name, count in SETUP.items():
         block[name] -= count
     return {name: count for name, count in block.items() if count}
 

@@ -20,7 +20,7 @@ FLOATS = RNG.uniform(-4, 4, N).astype(np.float32)
 
 
 def run(source: str, arch: str, *arguments: np.ndarray | int, grid: int = 1, shared_bytes: int = 0) -> dict[str, int]:
-    """Run the only kernel of a source with N threads per block, and change the arrays in place."""
+    """Run the only kernel of a source, and change the array arguments in place."""
     module = cuda(source, arch)
     buffers = {f"argument{i}": a for i, a in enumerate(arguments) if isinstance(a, np.ndarray)}
     order = [f"argument{i}" if isinstance(a, np.ndarray) else a for i, a in enumerate(arguments)]

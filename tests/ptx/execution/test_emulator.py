@@ -143,7 +143,7 @@ def test_instructions_emulated_together_respect_dependences():
             else:
                 lines.append(f"{name}.f32 %f{d}, %f{a}, %f{b};")
                 model[d] = model[a] + model[b] if name == "add" else model[a] * model[b]
-            # Scale values back, so that infinities hide no error.
+            # Values stay small, because infinite values would hide errors.
             lines.append(f"min.f32 %f{d}, %f{d}, 0f42C80000;")
             model[d] = min(model[d], np.float32(100))
         x, y = registers.copy(), np.zeros(12, np.float32)
@@ -292,7 +292,7 @@ def test_second_tensor_core_block_needs_few_function_calls():
     for m in (128, 256):  # fill the caches of compiled code and block programs
         calls_for(m, 96)
     once = calls_for(128, 96)
-    assert (calls_for(128, 192) - once) / 3 < 2000  # calls per step of 32 along k
+    assert (calls_for(128, 192) - once) / 3 < 2000  # calls per 32 elements of k
     assert calls_for(256, 96) - once < 100
 
 

@@ -71,7 +71,7 @@ def test_min_and_max_accept_three_operands_and_absolute_values(a, b, c):
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
 def test_xorsign_min_clamps_values_symmetrically(kind):
-    """Triton compiles a symmetric `tl.clamp` to `min.xorsign.abs` with one limit if a thread has several elements."""
+    """Triton compiles a symmetric `tl.clamp` to `min.xorsign.abs`."""
     values = np.linspace(-3, 3, 128).astype(np.float32).view(np.uint32) & 0xFFFF0000
     wide = values.view(np.float32)
     bits = {"f32": wide, "f16": wide.astype(np.float16), "bf16": (values >> 16).astype(np.uint16)}[kind]

@@ -33,7 +33,7 @@ def reference_index(i: int, n: int, sampler: Sampler) -> int | None:
 
 
 def reference_fetch(texels: np.ndarray, sampler: Sampler, places: Sequence[float]) -> np.ndarray:
-    """Return one fetched value. `texels` has shape ([z,] [y,] x, channels), and `places` starts with x."""
+    """Return the texture value at `places` (x, y, z). `texels` is an array of shape ([z,] [y,] x, channels)."""
     axes = []
     for place, n in zip(places, texels.shape[-2::-1], strict=False):
         x = float(place) * n if sampler.normalized else float(place)
@@ -203,7 +203,7 @@ def test_level_of_detail_is_explicit_or_from_gradients():
     places = coordinates(2, (16, 8), True)
     lod = RNG.uniform(-1, 4, LANES).astype(np.float32)
     leveled, _ = fetch("tex.level.2d.v4.f32.f32 {d}, [{t}, {{{0}, {1}}}], {2}", image, data, [*places, lod])
-    slope = (2.0**lod / 16).astype(np.float32)  # slope of x for 2**lod texels, as a fraction of the image
+    slope = (2.0**lod / 16).astype(np.float32)  # 2**lod texels as a fraction of the image width
     none = np.zeros(LANES, np.float32)
     followed, _ = fetch(
         "tex.grad.2d.v4.f32.f32 {d}, [{t}, {{{0}, {1}}}], {{{2}, {3}}}, {{{3}, {3}}}",
@@ -237,7 +237,7 @@ def test_kernel_reads_the_extents_of_its_image():
 
 
 def test_fetch_counts_the_sectors_of_its_texels():
-    # The 32 lanes of a warp mix 33 x 2 texels; a sector holds 4 x 2 texels of 4 bytes each.
+    # The 32 lanes of a warp read 33 x 2 texels. A sector holds 4 x 2 texels of 4 bytes each.
     x = (np.arange(LANES) % 32 + 1).astype(np.float32)
     y = np.full(LANES, 1.0, np.float32)
     image = Image("texels", (64, 8), sampler=Sampler("linear"))

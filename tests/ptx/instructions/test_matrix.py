@@ -228,7 +228,7 @@ def test_independent_mma_instructions_respect_their_dependences():
 def test_warp_tile_matmuls_are_exact_for_any_choice_of_tile_pairs(pairs):
     rng = np.random.default_rng(2)
     warps = 3
-    x = rng.integers(-4, 5, (8, warps, 8, 8)).astype(np.float32)  # 0 to 5: halves of three A tiles; 6 and 7: B tiles
+    x = rng.integers(-4, 5, (8, warps, 8, 8)).astype(np.float32)  # x[:6]: halves of three A tiles, x[6:]: two B tiles
     data = bf16_bits(x).reshape(8, -1, 2)
     out = np.zeros((len(pairs), 4, warps, 8, 4), np.float32)
     body = LANE_POINTERS + "".join(f"ld.global.b32 %r{i}, [%rd0+{128 * warps * i}];" for i in range(8))
@@ -293,7 +293,7 @@ MOVE = beside(__file__, "move.cu")
 
 
 def load_matrices(number: int, trans: bool, rows: np.ndarray, arch: str) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """Load matrices in three blocks of two warps from byte offsets per thread. Return data, registers and counts."""
+    """Load matrices with the byte offset of each thread in `rows`. Return data, registers and counts."""
     x = np.arange(3 * 2048, dtype=np.uint16)
     out = np.zeros((3, 2, 32, number), np.uint32)
     source = MOVE.format(

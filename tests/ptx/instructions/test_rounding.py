@@ -78,7 +78,7 @@ LAWS: list[tuple[str, Callable[..., Fraction], int]] = [
 @pytest.mark.parametrize(("kind", "values"), FORMATS)
 @pytest.mark.parametrize(("name", "law", "sources"), LAWS)
 @few_examples(10)
-# A term far below the last bit decides ties of bfloat16, at 1 + 2**-8 and at the smallest subnormals.
+# A tiny term decides to which of two equally close bfloat16 numbers a result is rounded.
 @example(a=[0x3F80] * 32, b=[0x3B80] * 32, c=[1] * 32)
 @example(a=[0x3F81] * 32, b=[0x3FC0] * 32, c=[0x0001] * 16 + [0x8001] * 16)
 @example(a=[0x0001] * 32, b=[0x3F00, 0x3F01] * 16, c=[0x8001, 0, 1, 0x8000] * 8)

@@ -198,7 +198,8 @@ def multiply(
     says: Callable[[int], int] = int,
     enable: str = "0",
 ) -> tuple[np.ndarray, np.ndarray, Counts]:
-    """Return D, the expected D and the counts. `body` has X in place of the multiplication."""
+    """Run `body`, where X stands for a multiplication. Return D, the expected D and the counts. `mutate`, `describe`
+    and `says` change the PTX, the descriptor of B and the instruction descriptor."""
     a = random_bits(case.a, (case.m, 32 // SIZES.get(case.a, 1)))
     b = random_bits(case.b, (case.n, 32 // SIZES.get(case.b, 1)))
     tile_a = packed(0, case.row, case.m, SIZES.get(case.a, 1), case.majors[0])
@@ -256,7 +257,7 @@ TWICE = f"@%first X @%first AGAIN {COMMIT} {WAIT}"
 
 
 def again(enable: str) -> Callable[[str], str]:
-    """Replace AGAIN by a second multiplication, whose operand `enable` selects whether D is added."""
+    """Return a function that replaces AGAIN in PTX by a second multiplication with the operand `enable`."""
 
     def mutate(text: str) -> str:
         start = text.index("tcgen05.mma")

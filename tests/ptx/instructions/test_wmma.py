@@ -238,7 +238,7 @@ def codes_of(kind: str, shape: tuple[int, int]) -> np.ndarray:
 
 
 def words(kind: str, codes: np.ndarray, rows_high: int) -> np.ndarray:
-    """Return the registers (32, registers) of a warp's fragment of A (two halves of rows) or B (one half)."""
+    """Return a warp's registers with A (`rows_high` 2) or B (`rows_high` 1): array of shape (32, registers)."""
     per = 8 if codes.shape[1] == 64 else 4
     count = codes.size // 32 // per
     out = np.zeros((32, count), np.uint32)

@@ -81,7 +81,7 @@ def test_stride_of_n_words_has_n_way_conflicts(ways):
     (8, "ld.shared.v2.b32 {%r3, %r4}, [%r2];", 2, 2),
     (16, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 4, 4),  # four quarter warps
     (16, "ld.shared.v2.b64 {%rd3, %rd4}, [%r2];", 4, 4),
-    (0, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 2, 2),  # one address: a wavefront returns two registers
+    (0, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 2, 2),  # one address: each wavefront loads two registers
     (0, "ld.shared.b64 %rd3, [%r2];", 1, 1),
     (32, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 8, 4),  # 32-byte stride: two-way conflict in each quarter
     (128, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 32, 4),
@@ -94,13 +94,14 @@ def test_wide_accesses_take_the_documented_wavefronts(stride, load, wavefronts, 
 
 
 @pytest.mark.parametrize(("quad", "wavefronts"), [
-    ("shr.u32 %r2, %r1, 1;", 2),  # lanes n and n^1 use the same 16 bytes, so there are 16 distinct accesses
+    # Lanes agree if they access the same 16 bytes. n^2 is n XOR 2.
+    ("shr.u32 %r2, %r1, 1;", 2),  # n and n^1 agree, so there are 16 distinct accesses
     ("and.b32 %r3, %r1, 1; shr.u32 %r2, %r1, 2; shl.b32 %r2, %r2, 1; or.b32 %r2, %r2, %r3;", 2),  # n and n^2 agree
     ("and.b32 %r2, %r1, 29;", 4),  # n and n^2 agree, but the quads of a half warp conflict
-    ("shr.u32 %r2, %r1, 2;", 2),  # lanes n agree with n^1 and n^2
-    ("and.b32 %r2, %r1, 27;", 4),  # lanes n and n^4 agree but are not merged
+    ("shr.u32 %r2, %r1, 2;", 2),  # n, n^1 and n^2 agree
+    ("and.b32 %r2, %r1, 27;", 4),  # n and n^4 agree but are not merged
     ("and.b32 %r2, %r1, 15;", 4),
-    ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # lanes n and n^1 agree, but each pair conflicts with another
+    ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # n and n^1 agree, but each pair conflicts with another pair
 ])  # fmt: skip
 def test_wide_shared_load_is_twice_as_fast_if_lane_pairs_share_addresses(quad, wavefronts):
     body = f"mov.u32 %r1, %tid.x; {quad} shl.b32 %r2, %r2, 4;"
@@ -218,7 +219,7 @@ def test_missing_wait_leaves_stale_data():
         _, out, _ = copied(start + wait)
         assert (out == 0xFFFFFFFF).all()
     _, out, _ = copied("cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.wait_group 0;")
-    assert (out == 0xFFFFFFFF).all()  # the kernel never committed this copy
+    assert (out == 0xFFFFFFFF).all()  # the kernel never committed its copy
 
 
 @pytest.mark.parametrize("taken", [0, 4, 8, 12, 16])

@@ -1,4 +1,4 @@
-"""Test that warps, copies and blocks must be ordered: each missing barrier or fence is an error, and nothing else."""
+"""Test that the race check reports each missing barrier or fence, and accepts code with all barriers and fences."""
 
 import numpy as np
 import pytest

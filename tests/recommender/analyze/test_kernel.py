@@ -198,7 +198,7 @@ def test_measured_time_is_kept_and_scales_unmeasured_configs(kernel, database, p
         by_config = {tuple(c.config.values()): c for c in answer.recommendations if c.power_limit_w == GPU.tdp_w}
         for rank, before in enumerate(predicted.recommendations):
             if (now := by_config.get(tuple(before.config.values()))) is None:
-                continue  # another power limit is as fast
+                continue  # the answer has the config at another power limit
             ratio = now.latency_s.value / before.latency_s.value
             if rank in (2, 3, 4):
                 assert (now.source, now.energy_j.source) == ("measured", "measured")

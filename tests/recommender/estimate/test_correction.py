@@ -149,7 +149,7 @@ def test_model_applies_to_unmeasured_kernels_only_if_it_helped_other_kernels(one
 def test_explanations_and_single_kernels_use_the_same_models(one_gpu, capsys):
     answer = Recommender([one_gpu]).recommend("matmul", "rtx4090", NEW, query=FASTEST)
     card = find_gpu("rtx4090")
-    default = Query(Objective.LATENCY, power_limit_w=card.tdp_w)  # else the query covers all power limits
+    default = Query(Objective.LATENCY, power_limit_w=card.tdp_w)  # a query without a limit covers all limits
     request = Request(card.name, kernel="matmul_simt", shape=NEW, query=default)
     advice = Recommender([one_gpu]).answer(request)
     best = advice.best

@@ -23,7 +23,7 @@ from kernrec.util.normal import DEVIATIONS
 
 COUNT = 8
 OWN_WIDTH = 0.3
-"""Logarithmic half-width of the error that each config has independently, within the total factor of two."""
+"""Logarithmic half-width of the errors that are independent between configs."""
 
 
 def predicted() -> Costs:
@@ -193,7 +193,7 @@ def test_cpp_engine_and_python_use_equal_standard_deviations():
 
 
 def test_slow_triton_kernel_does_not_slow_down_small_f32_matmuls(recommender):
-    # At 15 rows, Triton's template takes 1.5 ms and cuBLAS about 0.32 ms, which is not recorded.
+    # At 15 rows, Triton's template takes 1.5 ms. cuBLAS takes about 0.32 ms, but only Triton was recorded.
     few, more = (
         recommender.recommend("matmul", "a100", {"m": m, "n": 4096, "k": 25088}, "f32", "nt", Query(Objective.LATENCY))
         for m in (15, 16)
@@ -215,7 +215,7 @@ def test_baseline_dominated_by_overhead_hardly_changes_a_prediction(recommender,
     shrinkages = [kernel.shrinkage for kernel in kernels if kernel.shrinkage.reference is not None]
     assert shrinkages
     assert all(shrinkage.share > 0.75 for shrinkage in shrinkages)
-    assert min(shrinkage.slower for shrinkage in shrinkages) < 1.3  # an earlier version returned 5.0 and 5.5
+    assert min(shrinkage.slower for shrinkage in shrinkages) < 1.3  # factors of an earlier version: 5.0 and 5.5
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("rtx4090", "f32"), ("h200", "f8e4m3")])
@@ -249,7 +249,7 @@ def serial_clk(**metrics: float) -> float:
 
 
 def slowdown(run: float, joined: float = 0.0) -> float:
-    """Return the DRAM slowdown for reads in runs of `run` bytes, of which the next block joins a share `joined`."""
+    """Return the DRAM slowdown for reads of `run` contiguous bytes. The next block continues a share `joined`."""
     nothing, names = np.zeros(1), ("touch.a.read", "run.read", "run.read.x")
     counts = np.array([[[1024.0], [run], [joined]]])
     table = ProfileTable(0, "k", ("v",), nothing, nothing, nothing, nothing, names, ("block",), counts)
@@ -259,7 +259,7 @@ def slowdown(run: float, joined: float = 0.0) -> float:
 
 
 def test_short_contiguous_reads_slow_down_dram_as_on_a_recorded_h100():
-    """The bounds come from recorded products that stream weights (8 x 129792 x 4096), relative to runs of 512 bytes."""
+    """The bounds are recorded slowdowns of a matmul of 8 x 129792 x 4096, compared with reads of 512 bytes."""
     assert 1.70 <= slowdown(64.0) <= 1.93
     assert 1.02 <= slowdown(128.0) <= 1.13
     assert slowdown(256.0) <= 1.02

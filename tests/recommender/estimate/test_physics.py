@@ -30,7 +30,6 @@ SHAPE = {"m": 4096, "n": 4096, "k": 4096}
 
 
 def test_random_answers_obey_physical_limits():
-    """The deep profile asks all 500 questions. Other runs ask some of them, selected by the seed."""
     broken = {question: laws for question, laws in answered(Recommender([]), 500 if DEEP else 40, 7) if laws}
     assert broken == {}
 
@@ -130,7 +129,7 @@ dtypes = st.sampled_from(["f32", "f16", "bf16", "tf32", "f8e4m3", "i8"])
 
 
 def candidates_at(gpu_name: str, op: str, shape: dict[str, int], dtype: str, share: float) -> CandidateSet | None:
-    """Return candidates at the default point and at a share of the limit range, or None if no kernel can run."""
+    """Return candidates at the default power limit and at a lower limit, or None if no kernel can run."""
     gpu = find_gpu(gpu_name)
     limit_w = gpu.power_min_w + share * (gpu.tdp_w - gpu.power_min_w)
     if dtype == "i8" and not gpu.peak_flops(dtype, tensor=True):

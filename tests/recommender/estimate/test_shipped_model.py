@@ -80,7 +80,7 @@ def test_estimate_source_depends_on_whether_the_gpu_was_recorded(gpu, measured):
 @pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "h100-sxm-96gb"])
 def test_less_predictable_rows_have_wider_intervals(gpu):
     query, factors, notes = Query(Objective.LATENCY, top=100), [], []
-    for n in (2048, 2056, 2050):  # multiples of 16 elements, of 16 bytes, and of neither
+    for n in (2048, 2056, 2050):  # aligned to 16 elements, to 16 bytes, and not aligned
         answer = Recommender([]).recommend("matmul", gpu, {"m": 2048, "n": n, "k": 2048}, "f16", "nn", query)
         estimates = [
             recommendation.latency_s
@@ -121,7 +121,6 @@ NEW = KERNEL.definition.problem("f16", "nn", m=1536, n=1024, k=768)
 
 
 def predicted(context: Context, gpu: str, problem: Problem = NEW) -> tuple[np.ndarray, ModelScope | None]:
-    """Return the times of all configs, (C,), and the scope of the model that predicted them."""
     table = context.on(find_gpu(gpu)).kernel_table(KERNEL, problem)
     candidates = candidate_set(Space([table], context.models, whole=True), problem, [DEFAULT_POINT])
     (of_kernel,) = candidates.kernels

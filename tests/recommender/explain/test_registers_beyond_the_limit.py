@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("compiled_here")
 
 GPU = find_gpu("rtx3090")
 BEYOND, WITHIN = {"threads": 640, "registers": 104}, {"threads": 640, "registers": 88}
-"""20 warps of 104 registers take 66,560 of the SM's 65,536. Registers are allocated in steps of 8 a thread."""
+"""An SM has 65,536 registers. The block of 20 warps needs 66,560 in `BEYOND`, and fewer than 65,536 in `WITHIN`."""
 SOURCE = beside(__file__, "registers_beyond_the_limit.cu")
 SPEC = beside(__file__, "registers_beyond_the_limit.toml")
 EXPLAINED = Request(GPU.name, kernel="many", query=Query(Objective.LATENCY))

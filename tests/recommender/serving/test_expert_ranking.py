@@ -29,8 +29,8 @@ from kernrec.recommender.serving.expert_ranking import (
 from kernrec.recommender.serving.judgments import JudgedFile, Judgment, judge_files
 from kernrec.recommender.serving.routing import routed
 
-# Near-best configs of the first matmul with random routing, from zksainx/pipeweave (Apache-2.0): GPU; tokens; experts,
-# experts per token, hidden size and width; tile, group, warps and stages.
+# Near-best configs of the first matmul with random routing, from zksainx/pipeweave (Apache-2.0). Columns: GPU, tokens,
+# (experts, experts per token, hidden size, width), (tile_m, tile_n, tile_k, group, warps, stages).
 NEAR_BEST = (
     ("a100-sxm4-80gb", 1, (8, 2, 1024, 512), (16, 32, 128, 1, 4, 3)),
     ("h20", 1024, (128, 8, 4096, 1536), (64, 128, 64, 1, 4, 4)),
@@ -62,7 +62,7 @@ def test_candidates_are_the_best_ranked_configs():
     ranked = candidates(file, 64, a100)
     assert [list(config) for config in ranked] == [list(TUNABLES)] * 3
     assert fits(configs_array(ranked), a100).all()
-    assert len(candidates(file, 64, turing)) > 3  # Turing copies loads through registers.
+    assert len(candidates(file, 64, turing)) > 3  # Turing has no asynchronous copies
 
 
 def test_top_candidates_for_unrecorded_gpus_have_distinct_tiles():

@@ -182,7 +182,7 @@ def test_invalid_bundle_is_refused_in_one_line(tmp_path, content):
 
 
 def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Path:
-    """Push a person's rows, including replays, a minute after the last bundle, so that dates decide the order."""
+    """Measure and push rows. Each bundle is a minute newer than the last bundle, because dates decide the order."""
     person.measure(rows)
     before = set(folder.glob("*/*.zip"))
     made_at = datetime(2026, 3, 2, 12, len(before))

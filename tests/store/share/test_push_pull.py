@@ -88,7 +88,7 @@ def test_pulled_rows_are_used_once_their_key_is_trusted(base):
         assert seen[2] == seen[3] == (1e-3, "pulled", (alice.key(),))
         assert stack.measurements() == 1  # models train on the user's own rows
         assert [signer_name(key) for key in (alice.key(), "")] == ["alice", "unsigned"]
-    # Rows pulled from the team do not become the user's own to share when merged into the user's database.
+    # Bob pushes only his own row, even after Alice's rows are merged into his database.
     bob.measure(measurements("monday", 3))
     assert bob.push(team) == 1
     with bob.at_work():

@@ -68,7 +68,7 @@ def test_withdrawn_rows_are_ignored_locally_and_by_others(base, alice, bob):
     with pytest.raises(UsageError, match="your key has pushed no such measurements"):
         bob.withdraw(base / "team", "session = 'monday'")
     assert alice.withdraw(base / "team", "position < 2") == 2
-    # Alice's own rows are withdrawn too, although private columns change the keys of the rows.
+    # Alice's database also withdraws its rows, whose keys differ because they include private columns.
     assert standing(alice) == sessions(alice.pulled()) == [("monday", 2)]
     assert alice.push(base / "team") == 0  # withdrawn rows are not shared again
     report = bob.pull(base / "team")

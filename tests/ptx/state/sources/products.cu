@@ -1,4 +1,4 @@
-// Thread 128 loads one tile after the other into the same place; a warpgroup multiplies it.
+// Thread 128 loads three tiles, each into the same shared memory. A warpgroup multiplies each tile.
 extern "C" __global__ void k(const char* x, float* out) {
     __shared__ __align__(128) char tile[2304];
     __shared__ unsigned long long full, empty;
