@@ -32,8 +32,8 @@ WEIGHTS = {
     # biases, normalization of 49 x 2 x 1,024, class token and positions of 198 x 1,024
     "vit-l-16": 304_326_632 - 24 * 9_216 - 1_024 - 1_000 - 49 * 2_048 - 198 * 1_024,
     "stable-diffusion-unet": 859_520_964 - 443_844,  # subtracted: biases and normalization
-    # Expert weights of Mixtral, Qwen3, 1/8 of DeepSeek-V3 (58 layers of 256 experts), and two gpt-oss models. All models
-    # have two batch sizes. Embeddings, attention, routers and norms are subtracted.
+    # Expert weights of Mixtral, Qwen3, 1/8 of DeepSeek-V3 (58 layers of 256 experts), and two gpt-oss models.
+    # All models have two batch sizes. Embeddings, attention, routers and norms are subtracted.
     "mixtures-of-experts": 2
     * (
         (46_702_792_704 - 2 * 32_000 * 4_096 - 32 * (2 * 4_096 + 2 * 1_024) * 4_096 - 32 * 8 * 4_096 - 65 * 4_096)
