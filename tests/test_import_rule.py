@@ -149,7 +149,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file
 NOT_NEEDED = {
     "kernrec.compile", "kernrec.emit.tuned_tables", "kernrec.interop.read_results", "multiprocessing", "numpy.ma",
 }  # fmt: skip
-"""Modules that no query may import; together they would take a quarter of a command's time."""
+"""Modules that no query may import. Together the modules would take a quarter of a command's time."""
 
 
 @cache

@@ -56,7 +56,7 @@ def test_recommend_works_in_an_empty_environment(wheel, tmp_path):
     )
     assert len(json.loads(done.stdout)["layers"]) > 20
 
-    # A query works without CuPy; a command that needs a compiler names the extra to install.
+    # A query works without CuPy, and a command that needs a compiler names the extra to install.
     code = "from kernrec.compile import compile_source; compile_source('', 86)"
     recommended = subprocess.run(
         [python, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60, check=False

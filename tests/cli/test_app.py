@@ -26,7 +26,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
 MOST_COMMANDS, MOST_OPTIONS = 24, 160
-"""Maximum numbers of commands and options in the whole application; the goal is 26 and 160."""
+"""Maximum numbers of commands and options in the whole application. The goal is 26 and 160."""
 NAMES = [" ".join(path) for path in COMMANDS]
 
 

@@ -1,4 +1,4 @@
-"""Test that commands refuse hostile files from an untrusted source at once, in one line, and store nothing of them."""
+"""Test that commands refuse hostile files in one line, and store nothing from the files."""
 
 import json
 import os

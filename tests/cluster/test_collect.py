@@ -1,4 +1,4 @@
-"""Test that several machines collect the same rows as one, and that a dead machine loses only its open block."""
+"""Test that several machines collect the same rows as one machine, and that a dead machine loses few rows."""
 
 import json
 from collections import Counter
@@ -123,7 +123,7 @@ def test_restarted_driver_skips_configs_measured_by_another_run(tmp_path, monkey
         collect(tmp_path, 1, die)
     with Database.open(tmp_path / "own.duckdb") as opened:
         entered = opened.rows("measurement")
-    assert len(entered) == 12  # the rows of the first problem, whose block is closed
+    assert len(entered) == 12  # the rows of the first problem, which is complete
     assert not any(row["block_open"] for row in entered)
     monkeypatch.undo()
     result, rows = collect(tmp_path, 1)

@@ -1,4 +1,4 @@
-"""Test that torch without a GPU shows the requested one. The tests skip without PyTorch."""
+"""Test that torch without a GPU shows the requested GPU. The tests are skipped without PyTorch."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Test that configs compiled together get the same code as alone, and that kernrec falls back to compiling alone."""
+"""Test that configs compiled together get the same code as configs compiled separately."""
 
 import re
 from collections import Counter

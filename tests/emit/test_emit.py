@@ -17,7 +17,7 @@ from tests.helpers.nvcc import complaints
 from tests.helpers.trial import OPS
 
 SMS = (75, 80, 90, 100, 120)
-"""The oldest and newest architecture, and each one that changes the library's sources or configs."""
+"""The oldest and newest architecture, and each architecture that changes the library's sources or configs."""
 
 CASES = [(kernel, dtype, layout) for kernel in all_kernels() for dtype in kernel.dtypes for layout in kernel.layouts]
 DTYPES = [(kernel, place) for kernel in all_kernels() for place in range(len(kernel.dtypes))]

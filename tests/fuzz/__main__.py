@@ -32,7 +32,7 @@ from tests.fuzz.settings_formats import more_formats
 from tests.helpers.paths import TOOLS
 from tests.helpers.reading import reading_here
 
-sys.path.append(str(TOOLS))  # makes `benchmarks` importable; pytest adds this folder itself
+sys.path.append(str(TOOLS))  # makes `benchmarks` importable without pytest
 
 SECONDS = 10
 BYTES = 512 << 20

@@ -43,7 +43,7 @@ def faulty_gpu(gpu: str = "h200-sxm", launch_s: float = 1e-4) -> SimulatedGpu:
             while True:
                 time.sleep(0.01)
         elif fault == "memory":
-            import resource  # POSIX only; a limit protects the machine's memory
+            import resource  # POSIX only: a limit protects the machine's memory
 
             resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
             np.ones(4 * _MEMORY_BYTES, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Strategies for random operands of a warp's lanes. Each draws one seed, because drawing 32 numbers is slow."""
+"""Strategies for random operands of a warp's lanes. Each strategy draws a seed, because drawing 32 numbers is slow."""
 
 import random
 import struct

@@ -19,7 +19,7 @@ class Block:
     code: str
     """The lines between the fences, without the block's indentation."""
     comment: str
-    """Text of the HTML comment on the line above the fence; empty if there is none."""
+    """Text of the HTML comment on the line above the fence, or empty text."""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"

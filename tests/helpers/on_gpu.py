@@ -218,7 +218,7 @@ def stand_in_for_cupy() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GpuInUse:
-    """The GPU in use, or the one that the stand-in for CuPy emulates."""
+    """The GPU in use, or the GPU that the stand-in for CuPy emulates."""
 
     name: str
     sm: int

@@ -5,7 +5,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tools"
 RECORDINGS = ROOT.parent / "shared" / "data"
-"""Folder of measurements of real GPUs, for developers and CI; tests skip if a file they need is missing."""
+"""Folder of measurements of real GPUs, for developers and CI. Tests are skipped if a file is missing."""
 SPACES = RECORDINGS / "spaces"
 
 

@@ -59,7 +59,7 @@ def broken_laws_of_network(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _weight_bytes(layer: Mapping[str, Any]) -> float:
-    """Return the bytes of a linear layer's weights, which the layer must read from DRAM; 0 for other ops."""
+    """Return the bytes of a linear layer's weights, which the layer must read from DRAM, or 0 for other ops."""
     problem = problem_of(layer)
     assert problem is not None
     names = {"matmul": "b", "matvec": "a"}

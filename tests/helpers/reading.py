@@ -1,4 +1,4 @@
-"""Reads untrusted files in this process instead of a separate one, which saves the time to start it."""
+"""Reads untrusted files in this process, which saves the time to start a separate process."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -91,7 +91,7 @@ def write(key: str, outcome: Tensors) -> None:
 
 
 def _folder() -> Path | None:
-    """Return the existing folder for the current emulator's outcomes; None if caching is disabled."""
+    """Return the existing folder for the current emulator's outcomes, or None if caching is disabled."""
     chosen = os.environ.get("KERNREC_TEST_CACHE")
     if chosen == "off":
         return None

@@ -82,8 +82,8 @@ def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Co
     """Repeatedly start `kernrec db merge` or `db import` of `rows` rows, and kill the command at a random moment.
 
     Returns:
-        Counts: `kills` before the command ended; `lost`, rows that the database lost or changed; `halved`, kills after
-        which only some of the new rows were there; `unreadable`, kills after which the database did not open.
+        Counts: `kills` before the command ended, `lost` or changed rows, `halved`: kills after which the database had
+        only some of the new rows, and `unreadable`: kills after which the database did not open.
     """
     whole = make_recording(folder / "whole.duckdb", 500, "rtx4090")
     theirs = make_recording(folder / "theirs.duckdb", rows)

@@ -129,8 +129,8 @@ def kill_contribute(folder: Path, kills: int, seed: int) -> Counter[str]:
     command only writes a bundle of earlier measurements. At the end, let one command finish.
 
     Returns:
-        Counts: `kills` before the command ended; `bundles`, and `rows` in them at the end; `lost`, rows of the database
-        that are in no bundle; `doubled`, rows in two bundles; `refused`, bundles that fail the checks of an index.
+        Counts: `kills` before the command ended, final `bundles`, final `rows` in bundles, `lost` rows that are in no
+        bundle, `doubled` rows that are in two bundles, and `refused` bundles that fail the checks of an index.
     """
     draw = random.Random(seed)
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("KERNREC_", "XDG_"))}

@@ -42,7 +42,7 @@ class ForkedCommand:
 
     @property
     def status(self) -> int | None:
-        """Exit status, negative after a signal; None while the command runs."""
+        """Exit status, negative after a signal, or None while the command runs."""
         if self._status is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             self._status = os.waitstatus_to_exitcode(status) if pid else None

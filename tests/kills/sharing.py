@@ -21,11 +21,11 @@ _LICENCE = ("--licence", "CC0-1.0")
 
 
 def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -> Counter[str]:
-    """Kill pushes or pulls (`command`) of `rows` measurements in total; `folder` holds two users and the index.
+    """Kill pushes or pulls (`command`) of `rows` measurements in total. `folder` has two users and the index.
 
     Returns:
-        Counts: `kills` before the command ended; rows that never arrived (`lost`) or occur twice (`doubled`); `halved`,
-        kills that left a part of a push visible or pulled; `unreadable`, failed reads of the pulled rows after a kill.
+        Counts: `kills` before the command ended, `lost` rows that never arrived, `doubled` rows, `halved`: kills after
+        which others saw a part of a push, and `unreadable`: failed reads of the pulled rows after a kill.
     """
     draw, place = random.Random(seed), folder / "team"
     place.mkdir()
@@ -110,7 +110,7 @@ def _half(place: Path, folder: Path) -> bool:
 
 
 def _sessions(person: Person) -> Counter[str]:
-    """Return the number of pulled rows per session; empty if every pull was killed early."""
+    """Return the number of pulled rows per session. It is empty if every pull was killed early."""
     path = person.database.with_name("kernrec.pulled.duckdb")
     if not path.exists():
         return Counter()

@@ -1,5 +1,5 @@
-"""Test that killing commands that write to a database loses no acknowledged row and leaves no partial writes. Each is
-killed `KERNREC_KILLS` times (default 2, or 250 in the deep profile), at moments seeded by `KERNREC_KILLS_SEED`."""
+"""Test that killed commands lose no acknowledged row and leave no partial writes in a database. Each command is killed
+`KERNREC_KILLS` times (default 2, or 250 with `--deep`), at moments seeded by `KERNREC_KILLS_SEED`."""
 
 import os
 

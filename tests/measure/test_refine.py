@@ -1,4 +1,4 @@
-"""Test refinement on a replayed device: it measures only uncertain problems, each once."""
+"""Test that refining measures only problems with uncertain predictions, and each problem once."""
 
 from dataclasses import replace
 from pathlib import Path

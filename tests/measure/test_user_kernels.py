@@ -184,7 +184,7 @@ def test_results_without_a_reference_are_compared_with_the_first_config(any_benc
 
 
 def test_t1_kernel_is_measured_with_its_constants_and_accumulators(any_bench):
-    """Each launch adds to the result of the one before. The check must use the result of the first launch."""
+    """Each launch adds to the result of the previous launch. The check must use the result of the first launch."""
     bench = any_bench
     bench.spec(json.dumps(T1), ADD_WEIGHTED)
     answer, _ = bench.measure()

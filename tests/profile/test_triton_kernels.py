@@ -10,7 +10,7 @@ from tests.helpers.triton_kernels import run_call, sample_call
 pytest.importorskip("triton", reason="needs the extra `triton`")
 
 TOLERANCE = {"f32": 2e-3, "f16": 2e-3, "bf16": 1.6e-2}
-"""Tolerances relative to the largest value; f32 products round their factors to TF32."""
+"""Tolerances relative to the largest value. f32 matmuls round their inputs to TF32."""
 
 
 def drawn(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:

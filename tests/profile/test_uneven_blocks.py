@@ -1,4 +1,4 @@
-"""Test that blocks with different work are distinguished, and that persistent kernels match plain ones."""
+"""Test that blocks with different work are distinguished, and that persistent kernels match plain kernels."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ from tests.helpers.paths import ROOT
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
 IN_LINE = 0.15
-"""Relative tolerance for a persistent kernel, which starts fewer blocks than the plain one and hides their start-up."""
+"""Relative tolerance for a persistent kernel, which starts fewer blocks than a plain kernel."""
 
 
 @pytest.mark.parametrize(("body", "runs", "idle"), [

@@ -121,7 +121,7 @@ def test_f16_on_tensor_cores_takes_under_two_thirds_of_f32_time(gpu, op, dims, k
 
 ANCHORS = RECORDINGS / "anchors"
 
-# A tuner that only uses tiles dividing the problem has few options for 17 x 17 pixels; kernrec's kernels guard edges.
+# A tuner that only uses tiles dividing the problem has few options for 17 x 17 pixels.
 POORLY_TUNED = 17
 
 

@@ -143,7 +143,7 @@ def _of_mcp(recommender: Recommender, tool: str, question: Question, **more: Any
 
 
 def _answers(question: Question, recommender: Recommender) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (entry point, answer) for each entry point that gives a choice. Raise `KernrecError` if one refuses."""
+    """Yield (entry point, answer) for each entry point that gives an answer. Raise `KernrecError` after a refusal."""
     yield "recommend --json", _of_json(_printed("recommend", *question.options, "--objective", "latency", "--top", "1"))
     python = kernrec.recommend(
         question.op,
@@ -207,7 +207,7 @@ def _answers_of_kernels(question: Question, recommender: Recommender, folder: Pa
         yield "plan of collect", {"problem": planned.problem.key}
         subject = subject_of(on_gpu)
     except UsageError as error:
-        # `refine` refuses problems beyond the GPU's memory, and those that only Triton kernels can run.
+        # `refine` refuses problems that exceed the GPU's memory or that only Triton kernels can run.
         if not any(reason in str(error) for reason in ("GiB; at most", "no config of", "no kernel")):
             raise AssertionError(f"{question}: {error}") from None
     else:

@@ -21,7 +21,7 @@ from tests.helpers.sharing import add, merge
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs fork and limits of a file's size")
 
-# Kill the creating process at each line of the module and print what is left; the last process survives.
+# Kill the creating process at each line of the module and print what is left. The last process survives.
 KILLED_AT_EACH_LINE = """
 import os, signal, sys
 from pathlib import Path

@@ -143,7 +143,7 @@ def test_invalid_config_is_named_with_a_remedy(database, problem, refuses):
 
 @pytest.fixture(scope="module")
 def alices(tmp_path_factory):
-    """Create Alice's database of three measurements of Monday, the first of which is withdrawn."""
+    """Create Alice's database of three measurements, and withdraw the first measurement."""
     base = tmp_path_factory.mktemp("retractions")
     alice = Person(base / "alice")
     alice.measure(measurements("monday", 3))

@@ -90,7 +90,7 @@ def test_slow_gpu_of_three_is_scaled_to_the_others(truth, tmp_path):
 
 @pytest.mark.every(3)
 def test_rows_of_a_slow_gpu_add_information_without_bias(truth, tmp_path):
-    """Ann measured only small matmuls. Predictions for large, unmeasured ones must follow Ben's rows."""
+    """Ann measured only small matmuls. Predictions for large, unmeasured matmuls must follow Ben's rows."""
     large = [row for row in truth if rows_of(row) > LARGE]
     ann = of_card(truth[: len(truth) - len(large)], "ann")
     ben = of_card([*truth[:SHARED], *large[: -3 * CONFIGS]], "ben", SLOWER)

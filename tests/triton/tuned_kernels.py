@@ -15,14 +15,14 @@ def scale(x, y, n, factor, BLOCK: tl.constexpr):
 
 @triton.jit
 def add_rows(x, y, n, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute row sums; compiling fails if BLOCK is no power of 2."""
+    """Compute row sums. Compiling fails if BLOCK is not a power of 2."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + place, tl.load(x + place, mask=place < n) + WIDTH, mask=place < n)
 
 
 @triton.jit
 def square(a, b, c, BLOCK: tl.constexpr):
-    """Compute c = a b for matrices of BLOCK x BLOCK; the shared memory grows with num_stages."""
+    """Compute c = a b for matrices of BLOCK x BLOCK. The shared memory grows with num_stages."""
     rows, columns = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
     sums = tl.zeros((BLOCK, BLOCK), tl.float32)
     for step in range(4):

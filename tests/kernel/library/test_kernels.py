@@ -82,9 +82,9 @@ def test_matmul_loop_has_one_barrier_or_two_if_unpipelined(case):
 @per_case(*PRODUCTS, tunable="block_k", without="cluster")
 def test_main_loop_does_exactly_the_multiply_adds_of_its_tiles(case):
     for config, trip in _trips(case):
-        # A warp's f32 instruction does 32 multiply-adds; each multiply-add on tensor cores counts as two operations.
+        # A warp's f32 instruction does 32 multiply-adds. On tensor cores, a multiply-add counts as two operations.
         done = 32 * trip.get("issue.fma32", 0) + sum(v for name, v in trip.items() if name.startswith("mma.")) / 2
-        done *= 2 if case.dtype == "f8e4m3" else 1  # an 8-bit operation counts as half an f16 one
+        done *= 2 if case.dtype == "f8e4m3" else 1  # an 8-bit operation counts as half an f16 operation
         assert done == config["block_m"] * config["block_n"] * config["block_k"], config
 
 
@@ -188,7 +188,7 @@ def test_extreme_configs_compute_the_op_on_the_gpu(gpu, kernel, dtype, layout):
     if not kernel.runs_on(dtype, gpu.sm):
         pytest.skip(f"the GPU {gpu.name}, sm_{gpu.sm}, does not run {kernel.name} in {dtype}")
     chosen = runs(Case(kernel, dtype, layout, gpu.sm))
-    if gpu.emulated:  # Other tests run all configs in the emulator. This one checks their launches.
+    if gpu.emulated:  # Other tests run all configs in the emulator. This test checks their launches.
         chosen = sorted(chosen, key=lambda run: run[1].flops)[:2]
     codes = {}
     for config, problem in chosen:
@@ -216,7 +216,7 @@ CODES = {
     "attention_wgmma": (10, 40), "conv2d_implicit_gemm_mma": (20, 120), "conv2d_direct": (20, 80),
     "conv2d_depthwise": (20, 80), "conv2d_implicit_gemm_tf32": (20, 120),
 }  # fmt: skip
-"""Minimum and maximum number of variants by kernel; on Turing, matmul_mma has 15 to 20 for half precision."""
+"""Minimum and maximum number of variants by kernel. On Turing, matmul_mma has 15 to 20."""
 
 
 @pytest.mark.parametrize("name", CODES)

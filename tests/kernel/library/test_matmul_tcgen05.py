@@ -13,7 +13,7 @@ CONFIG = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster":
 
 
 LONG = CONFIG | {"block_tiles": 4}, {"m": 200, "n": 1032, "k": 72}
-"""Config and problem where each pair of blocks computes three tiles, and tile three reuses tile one's tensor memory."""
+"""Each pair of blocks computes three tiles. The third tile reuses the tensor memory of the first tile."""
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ LEAST_OF_SKINNY = 4
 """Minimum number of mutants of matmul_skinny, which are in test_matmul_epilogue.py."""
 
 BUDGET = 2_000_000
-"""Maximum instructions per batch of blocks; correct kernels need fewer."""
+"""Maximum instructions per batch of blocks. Correct kernels need fewer."""
 
 
 @dataclass(frozen=True)

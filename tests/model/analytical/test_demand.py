@@ -71,7 +71,7 @@ def test_integer_additions_leave_the_float_pipe_free_but_multiplications_use_it(
 def test_integer_multiply_runs_at_half_rate_on_sms_with_128_float_lanes():
     assert rates("rtx3090", issue=64, issue__imad=64)["fma"] == 2 * rates("rtx3090", issue=64, issue__fma32=64)["fma"]
     assert rates("t4", issue=64, issue__imad=64)["fma"] == rates("t4", issue=64, issue__fma32=64)["fma"]
-    # Half of the lanes multiply the integers; the other half computes floats at the same time.
+    # Half of the lanes multiply integers while the other half computes floats.
     mixed = rates("rtx3090", issue=96, issue__fma32=64, issue__imad=32)["fma"]
     assert mixed == pytest.approx(rates("rtx3090", issue=96, issue__fma32=96)["fma"])
 

@@ -1,4 +1,4 @@
-"""Test which code depends on data, and the count of loads that wait for one another."""
+"""Test which code depends on data, and how many loads wait for each other."""
 
 import numpy as np
 import pytest

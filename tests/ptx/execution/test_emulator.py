@@ -43,7 +43,7 @@ def test_guarded_copy_copies_everything(n, block, grid):
 
 
 def test_every_counter_of_a_copy_matches_manual_counts():
-    # Two blocks of 64 threads cover 100 elements: warps 0 to 2 are full; warp 3 has 4 active threads.
+    # Two blocks of 64 threads cover 100 elements: warps 0 to 2 are full, and warp 3 has 4 active threads.
     _, _, counts = copy(100, 64, 2)
     assert counts["global.x.read_requests"] == 4
     assert counts["global.x.read_sectors"] == 3 * 4 + 1

@@ -190,7 +190,7 @@ def test_mma_sums_exactly_and_rounds_once(types):
 def test_independent_mma_instructions_respect_their_dependences():
     rng = np.random.default_rng(11)
     for _ in range(20):
-        # Registers %r0 to %r15 hold pairs of bf16 (8 x 8 matrices by lane); %f0 to %f15 hold sums.
+        # Registers %r0 to %r15 hold pairs of bf16 (8 x 8 matrices by lane). %f0 to %f15 hold sums.
         halves = bf16_bits(rng.integers(-3, 4, (16, 64)).astype(np.float32)).reshape(16, 32, 2).copy()
         sums = rng.integers(-9, 10, (16, 32)).astype(np.float32)
         lines, model, totals = [], halves.copy(), sums.copy()
@@ -312,7 +312,7 @@ def load_matrices(number: int, trans: bool, rows: np.ndarray, arch: str) -> tupl
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_loaded_matrices_equal_direct_loads(number, trans, arch):
     rng = np.random.default_rng(number)
-    # Rows have random offsets; unused lanes have addresses out of bounds.
+    # Rows have random offsets, and unused lanes have addresses out of bounds.
     starts = rng.permutation(256)[:64].reshape(2, 32) * 16
     starts[:, 8 * number :] = 1 << 20
     x, out, _ = load_matrices(number, trans, starts.reshape(-1), arch)

@@ -18,7 +18,7 @@ PARAMETERS = {
     "llama-3-70b-prefill": 70_553_706_496, "qwen3-30b-a3b-decode": 30_532_122_624, "gpt2": 124_439_808 - 82_944 - 38_400
     + 2 * 25 * 768,
 }  # fmt: skip
-"""Published parameter counts; the count of GPT-2 excludes the biases of linear layers."""
+"""Published parameter counts. The count of GPT-2 excludes the biases of linear layers."""
 
 
 def memory(**wanted: object) -> Memory:
@@ -77,7 +77,7 @@ H100 = 450e9
 RECORDED = [
     (74e3, 2, 7.0e-6), (1.7e6, 2, 13.0e-6), (1.05e6, 8, 32.4e-6), (4.19e6, 8, 59.4e-6), (16.8e6, 8, 135.7e-6),
 ]  # fmt: skip
-"""(bytes, GPUs, seconds) recorded on H100 SXM; the module's docstring names the sources."""
+"""(bytes, GPUs, seconds) recorded on H100 SXM. The module's docstring names the sources."""
 
 
 @pytest.mark.parametrize(("size", "gpus", "seconds"), RECORDED)
