@@ -247,7 +247,7 @@ def test_unsupported_call_format_is_refused(tmp_path, refuses):
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1"])
 def test_capture_libraries_export_no_internal_functions(name):
-    # Exported libstdc++ symbols would replace the libstdc++ of other libraries in the program. XGBoost failed then.
+    # Exported libstdc++ symbols would replace the libstdc++ of other libraries, and XGBoost failed for this reason.
     done = subprocess.run(
         ["nm", "-D", "--defined-only", libraries() / name], capture_output=True, text=True, check=True
     )

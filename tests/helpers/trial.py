@@ -158,7 +158,7 @@ class Case:
 
     @property
     def thorough(self) -> bool:
-        """Select the case of each kernel that covers every value of every tunable. Other cases differ only in
+        """True for the case of a kernel that must cover every value of every tunable. Other cases differ only in
         conversions and the order of loads."""
         first = self.kernel.dtypes[0], self.kernel.layouts[0], max(*ARCHITECTURES, self.kernel.least_sm(self.dtype))
         return (self.dtype, self.layout, self.sm) == first

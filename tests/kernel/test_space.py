@@ -191,7 +191,7 @@ def space_of_values(
     facts: dict[str, object] | None = None,
     conditions: tuple[Expression, ...] = (),
 ) -> object:
-    """Return a space of all combinations of `values`. If `rows` has indices into `values`, use only these."""
+    """Return a space of all combinations of `values`, or only of combinations with the value indices in `rows`."""
     return query.Space(values, rows, lets or {}, facts or {}, [], list(conditions), 10_000)
 
 
