@@ -97,7 +97,7 @@ Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference) 
 }
 
 Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<bool> is_default,
-                 nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> kinds,
+                 nb::object others, nb::object fallback, std::vector<double> figures, Array<const double, 3> kinds,
                  bool whole, nb::object measure_with)
     : kept_costs_(costs),
       others_(others),
@@ -108,13 +108,14 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
       points_(costs_->points()),
       limits_w_(std::move(limits_w)),
       is_default_(std::move(is_default)),
-      kept_figures_(figures),
-      figures_(figures),
+      kept_figures_(std::move(figures)),
       whole_(whole) {
-    problems_ = figures_.rows;
+    problems_ = int64_t(kept_figures_.size()) / kFigures;
+    figures_ = {kept_figures_.data(), problems_, kFigures, kFigures, 1};
     require(points_ > 0 && int64_t(limits_w_.size()) == points_ && int64_t(is_default_.size()) == points_,
             "points: expected a limit of each operating point");
-    require(kernels.size() == costs_->parts().size() && figures_.columns == kFigures, "kernels: expected all kernels");
+    require(kernels.size() == costs_->parts().size() && kept_figures_.size() % kFigures == 0,
+            "kernels: expected all kernels");
     require(kinds.shape(0) == 2 && kinds.shape(1) == EstimateKind::kFigures && kinds.shape(2) > 0,
             "kinds: expected figures of both quantities");
     for (const nb::handle each : kernels) add_kernel(nb::cast<nb::tuple>(each), kernels_.size());

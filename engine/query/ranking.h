@@ -99,11 +99,11 @@ class Ranking {
     // whether it is a Triton kernel; positions of the measured configs at each operating point (None: not measured).
     // limits_w, is_default: power limit of each operating point, and whether the point is the GPU's default.
     // others: `PowerLimits` of all points but the first. fallback: `PowerLimits` of the default point; None if first.
-    // figures: rows `Figure` of each problem, (problems, kFigures).
+    // figures: rows `Figure` of each problem, (problems * kFigures).
     // kinds: `EstimateKind` of the analytical model, (2, 4, 1). whole: estimate all candidates at all points.
     // measure: Python function that applies measurements to the costs of a kernel.
     Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<bool> is_default,
-            nb::object others, nb::object fallback, Array<const double, 2> figures, Array<const double, 3> kinds,
+            nb::object others, nb::object fallback, std::vector<double> figures, Array<const double, 3> kinds,
             bool whole, nb::object measure);
 
     // Selection of candidates: one problem, a range of kernels and a range of operating points.
@@ -259,7 +259,7 @@ class Ranking {
     int64_t count_, points_, problems_ = 0;
     std::vector<double> limits_w_;
     std::vector<bool> is_default_;
-    Array<const double, 2> kept_figures_;
+    std::vector<double> kept_figures_;
     Table<const double> figures_;
     bool whole_;
     std::vector<Kernel> kernels_;

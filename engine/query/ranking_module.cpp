@@ -44,8 +44,8 @@ void bind_rankings(nb::module_& module) {
     const auto exact = [] { return nb::arg().noconvert(); };
     nb::class_<Ranking>(module, "Ranking")
         .def(nb::init<nb::object, nb::list, std::vector<double>, std::vector<bool>, nb::object, nb::object,
-                      Array<const double, 2>, Array<const double, 3>, bool, nb::object>(),
-             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), exact(), exact(),
+                      std::vector<double>, Array<const double, 3>, bool, nb::object>(),
+             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), exact(),
              nb::arg(), nb::arg().none())
         .def("costs", &Ranking::costs)
         .def_prop_ro("limited", &Ranking::limited_array)

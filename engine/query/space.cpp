@@ -64,11 +64,16 @@ Space::Space(std::vector<Tunable> tunables, Rows rows, nb::dict lets, nb::dict f
     domain_of_[0] = 0;
 }
 
-std::vector<int64_t> Space::config(int64_t row) const {
-    std::vector<int64_t> values;
-    for (size_t i = 0; i < tunables_.size(); i++)
-        values.push_back(tunables_[i].values[size_t(rows_.digits[i].at(size_t(row)))]);
+nb::dict Space::config(int64_t row) const {
+    nb::dict values;
+    for (size_t i = 0; i < config_names_.size(); i++)
+        values[config_names_[i]] = tunables_[i].values[size_t(rows_.digits[i].at(size_t(row)))];
     return values;
+}
+
+void Space::set_names(nb::list names) {
+    require(names.size() <= tunables_.size(), "names: expected a tunable for each");
+    config_names_ = names;
 }
 
 Domain Space::groups(const std::vector<int64_t>& tunables) const {

@@ -126,8 +126,9 @@ class Space {
     int64_t count() const { return rows_.count; }
     const Rows& rows() const { return rows_; }
     const std::vector<Tunable>& tunables() const { return tunables_; }
-    // Return the value of each tunable in a row.
-    std::vector<int64_t> config(int64_t row) const;
+    // Return the values of the first tunables in a row, keyed by the names that `set_names` stored.
+    nb::dict config(int64_t row) const;
+    void set_names(nb::list names);
     // Return the node of an expression.
     int32_t add(nb::handle expression);
     // Add a column of values under a name, for expressions on arrays. bits: bits of integers or reals.
@@ -175,6 +176,7 @@ class Space {
     std::map<int32_t, nb::object> roots_;  // expressions by node, for messages
     std::map<void*, int32_t> expressions_;  // nodes by expression
     std::vector<nb::object> kept_;
+    nb::list config_names_;
     std::vector<int64_t> fixed_;  // registers that do not depend on the problem
     std::vector<uint8_t> computed_;  // whether the registers of a node that does not depend on the problem are filled
     int64_t dynamic_ = 0;  // number of registers that depend on the problem

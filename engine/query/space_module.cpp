@@ -133,6 +133,7 @@ void bind_spaces(nb::module_& module) {
                  return numpy(std::vector<int64_t>(digits.begin(), digits.end()));
              })
         .def("config", &Space::config)
+        .def("set_names", &Space::set_names)
         .def("groups", [](const Space& space, std::vector<int64_t> tunables) {
             const Domain domain = space.groups(tunables);
             return nb::make_tuple(numpy(std::vector<int64_t>(domain.index.begin(), domain.index.end())),

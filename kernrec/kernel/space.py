@@ -67,7 +67,7 @@ class Space:
         if (listed := kernel.listed) is not None:
             values |= listed.values(listed.further)
             digits = np.stack(list(listed.digits(values).values()), axis=1)
-        self._values, self._names = values, [tunable.name for tunable in kernel.tunables]
+        self._values = values
         static, dynamic = self._split((*kernel.constraints, *kernel.implied), facts)
         try:
             self.in_engine = query.Space(values, digits, kernel.lets, facts, static, dynamic, _MOST_ROWS)
@@ -76,6 +76,7 @@ class Space:
             if reason.startswith("over"):
                 reason = f"the space of {kernel.name} has {reason}; add constraints"
             raise UsageError(reason) from None
+        self.in_engine.set_names([tunable.name for tunable in kernel.tunables])
         self._count: int = self.in_engine.count
 
     def __len__(self) -> int:
@@ -90,11 +91,8 @@ class Space:
         }
 
     def config(self, row: int) -> dict[str, int]:
-        return self.named(self.in_engine.config(row))
-
-    def named(self, values: Sequence[int]) -> dict[str, int]:
-        """Return a config, given the value of each tunable and of each further column of a list of configs."""
-        return dict(zip(self._names, values))  # noqa: B905 - `strict` takes twice as long
+        config: dict[str, int] = self.in_engine.config(row)
+        return config
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
         """Return the row of each config as int64. Missing configs have row -1."""

@@ -63,7 +63,7 @@ def build_recommendations(
         # Positional arguments halve the time to create a `Recommendation`. They follow the order of its fields.
         recommendations.append(
             Recommendation(
-                table.kernel, table.space.named(config), problem, gpu, candidates.points[point], rank, exact, ambiguous,
+                table.kernel, config, problem, gpu, candidates.points[point], rank, exact, ambiguous,
                 Estimate(*latency), Estimate(*energy), power_w, clock_hz, BOTTLENECKS[bottleneck], occupancy, fastest,
                 heuristic, measured, alike, unsure, table.conditions.inputs, faster,
             )

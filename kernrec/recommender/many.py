@@ -117,9 +117,9 @@ def answer_many(
 
 
 def _best(candidates: CandidateSet, query: Query) -> tuple[Any, ...]:
-    (((number, _, values, place, _, _, _, latency, energy, *_),), *_) = rows_of(candidates, query)
+    (((number, _, config, place, _, _, _, latency, energy, *_),), *_) = rows_of(candidates, query)
     table, point = candidates.ranked.kernels[number].table, candidates.points[place]
-    costs = table.space.named(values), latency[:3], energy[:3], point.limit_w(candidates.gpu), str(latency[3])
+    costs = config, latency[:3], energy[:3], point.limit_w(candidates.gpu), str(latency[3])
     return candidates.problem, table.kernel.name, *costs, ""
 
 

@@ -132,11 +132,12 @@ class RankedSpace:
         self.measurements: dict[int, KernelMeasurements] = {}
         if len(problems) > 1:
             predict_references(space, problems)
-        self._references, figures = [], []
+        figures: list[float] = []
+        self._references = []
         for problem in problems:
             references, of_problem = self._references_of(problem, learned)
             self._references.append(references)
-            figures.append(of_problem)
+            figures += of_problem
         limits_w, default = _limits(self.gpu, points)
         self.ranking = query.Ranking(
             costs,
@@ -145,7 +146,7 @@ class RankedSpace:
             default,
             power.setting(points[1:]) if len(points) > 1 else None,
             None if default[0] else power.setting((DEFAULT_POINT,)),
-            np.array(figures),
+            figures,
             ANALYTICAL,
             space.whole,
             self._measure,

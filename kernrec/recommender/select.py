@@ -58,7 +58,7 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
 
 
 Row = tuple[Any, ...]
-"""Config in the engine's form: index of the kernel, index of the candidate, value of each tunable, index of the
+"""Config in the engine's form: index of the kernel, index of the candidate, its tunables, index of the
 operating point, then the fields of `Recommendation` from `rank` to `occupancy`, then `heuristic`, `alike`, `unsure` and
 `may_be_faster`. Estimates are tuples, and the bottleneck is an index."""
 
