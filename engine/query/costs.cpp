@@ -275,19 +275,15 @@ void LaunchTimes::compute(const Launch& launch, Problem& problem, const int64_t*
     if (&launch == launch_ && problem.number == problem_ && std::equal(rows, rows + count, all_.begin(), all_.end()))
         return;
     launch_ = nullptr;
-    places.clear(), columns.clear(), rows_.clear(), variants_.clear(), firsts_.clear();
+    places.clear(), columns.clear(), rows_.clear(), variants_.clear(), columns_.clear();
     const int32_t* const groups = launch.groups();
     if (groups != nullptr) in_group_.assign(size_t(launch.group_count()), -1);
     for (int64_t place = 0; place < count; place++) {
         const int64_t row = rows[place];
         if (!launch.performed(row)) continue;
-        int32_t first = groups != nullptr ? in_group_[size_t(groups[row])] : -1;
-        if (first < 0 || !launch.alike(rows_[size_t(first)], row)) {
-            first = int32_t(rows_.size());
-            rows_.push_back(row);
-            if (groups != nullptr) in_group_[size_t(groups[row])] = first;
-        }
-        places.push_back(place), firsts_.push_back(first);
+        int32_t none = -1, &first = groups == nullptr ? none : in_group_[size_t(groups[row])];
+        if (first < 0 || !launch.alike(rows_[size_t(first)], row)) first = int32_t(rows_.size()), rows_.push_back(row);
+        places.push_back(place), columns.push_back(first);
     }
     const int64_t size = int64_t(rows_.size()), work_rows = kLoops + 2 * launch.loops();
     if (size == 0) return;
@@ -295,26 +291,25 @@ void LaunchTimes::compute(const Launch& launch, Problem& problem, const int64_t*
     if (room_.size() < figures) room_.resize(figures);
     const Table<double> filled(room_.data(), work_rows, size, size, 1);
     launch.fill_work(launch.on(problem), rows_, filled);
-    latest_.assign(1024, -1), columns_.clear();
-    digests_.assign(size_t(size), 0);
-    for (int64_t row = 0; row < work_rows; row++) {  // row by row, so that compilers vectorize over the configs
-        const double* const figures = &filled(row, 0);
-        uint64_t* const digests = digests_.data();
-        for (int64_t i = 0; i < size; i++) {
-            const uint64_t value = uint64_t(bits(figures[i]));
-            digests[i] = ((digests[i] << 9) | (digests[i] >> 55)) ^ (value + (value >> 29));
-        }
-    }
+    latest_.assign(1024, -1);
     for (int64_t i = 0; i < size; i++) {
-        const int64_t variant = launch.variant(rows_[size_t(i)]), next = int64_t(variants_.size());
-        const int64_t other = twin(i, variant, next, filled);
-        columns_.push_back(int32_t(other < 0 ? next : other));
-        if (other >= 0) continue;
-        variants_.push_back(variant);
-        if (next != i)
-            for (int64_t row = 0; row < work_rows; row++) filled(row, next) = filled(row, i);
+        // Configs whose digests differ count as different: a missed duplicate only costs time.
+        const int64_t variant = launch.variant(rows_[size_t(i)]);
+        uint64_t digest = uint64_t(variant) ^ uint64_t(bits(filled(kDramBytes, i)));
+        for (int64_t row = kLoops; row < work_rows; row++)
+            digest = ((digest << 9) | (digest >> 55)) ^ uint64_t(bits(filled(row, i)));
+        digest = (digest ^ (digest >> 32)) * 0x9E3779B97F4A7C15;
+        int32_t& latest = latest_[digest >> 54];
+        bool same = latest >= 0 && variants_[size_t(latest)] == variant;
+        for (int64_t row = 0; same && row < work_rows; row++) same = bits(filled(row, latest)) == bits(filled(row, i));
+        if (!same) {
+            latest = int32_t(variants_.size());
+            variants_.push_back(variant);
+            for (int64_t row = 0; row < work_rows; row++) filled(row, latest) = filled(row, i);
+        }
+        columns_.push_back(latest);
     }
-    for (const int32_t first : firsts_) columns.push_back(columns_[size_t(first)]);
+    for (int64_t& column : columns) column = columns_[size_t(column)];
     const int64_t different = int64_t(variants_.size());
     work = {filled.data, work_rows, different, size, 1};
     const Table<double> pipes(filled.data + work_rows * size, kPipes, different, size, 1);
@@ -324,21 +319,6 @@ void LaunchTimes::compute(const Launch& launch, Problem& problem, const int64_t*
     pipe_clk = {pipes.data, kPipes, different, size, 1};
     times = {all_times.data, kTimes, different, size, 1};
     launch_ = &launch, problem_ = problem.number, all_.assign(rows, rows + count);
-}
-
-int64_t LaunchTimes::twin(int64_t i, int64_t variant, int64_t next, const Table<double>& all) {
-    uint64_t digest = digests_[size_t(i)] + uint64_t(variant);
-    digest ^= digest >> 32;
-    digest *= 0x9E3779B97F4A7C15;
-    int32_t& latest = latest_[(digest >> 32) & (latest_.size() - 1)];
-    const int32_t other = latest;
-    if (other >= 0 && variants_[size_t(other)] == variant) {
-        int64_t row = 0;
-        while (row < all.rows && bits(all(row, other)) == bits(all(row, i))) row++;
-        if (row == all.rows) return other;
-    }
-    latest = int32_t(next);
-    return -1;
 }
 
 // Add the launches of a kernel to the costs of its configs.

@@ -115,18 +115,13 @@ class LaunchTimes {
     void compute(const Launch& launch, Problem& problem, const int64_t* rows, int64_t count);
 
   private:
-    // Return the column of an earlier config with the same variant and work as config `i`. If there is none, return -1
-    // and remember `next` as the column of config `i`.
-    int64_t twin(int64_t i, int64_t variant, int64_t next, const Table<double>& work);
-
-    // Arguments of the last call: launch, problem and rows.
+    // Arguments of the last call: launch, problem and all of its rows.
     const Launch* launch_ = nullptr;
     int64_t problem_ = 0;
     std::vector<int64_t> all_, rows_, variants_;
-    std::vector<int32_t> in_group_, firsts_, columns_;  // last row of each group; row and column of each config
+    std::vector<int32_t> in_group_, columns_;  // last row of each group, and column of each row
     std::vector<double> room_;
-    std::vector<uint64_t> digests_;  // of each config's work
-    std::vector<int32_t> latest_;  // columns by digest
+    std::vector<int32_t> latest_;  // columns by the first bits of their digests
 };
 
 // Costs of all kernels' configs on one or more problems: which configs can run, which are promising, and their time and

@@ -105,8 +105,8 @@ void Extent::fill(const Table<const T>& rows, const Row<double>& distances) cons
         std::fill(of_groups.begin(), of_groups.end(), 0.0);
         for (size_t f = 0; f < low_.size(); f++) {
             const double value = rows(i, int64_t(f));
-            double beyond = value > high_[f] ? value - high_[f] : value < low_[f] ? low_[f] - value : 0.0;
-            beyond = beyond < kInfinity ? beyond : 0.0;
+            const double beyond = value > high_[f] ? value - high_[f] : value < low_[f] ? low_[f] - value : 0.0;
+            if (!(beyond > 0.0 && beyond < kInfinity)) continue;
             const double deviations = minimum(beyond / spread_[f], kMostDeviations);
             const double square = deviations * deviations;
             if (square > 0.0)
