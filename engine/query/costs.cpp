@@ -331,16 +331,18 @@ void Costs::estimate(Part& part) {
         const int64_t start = part.starts[problem], count = part.starts[problem + 1] - start;
         for (const Launch* launch : kernel.launches) {
             done.compute(*launch, *part.problems[problem], part.rows.data() + start, count);
-            for (size_t i = 0; i < done.places.size(); i++) {
-                const int64_t place = part.first + start + done.places[i], column = done.columns[i];
-                const double core_s = done.times(kCoreTime, column), dram_s = done.times(kDramTime, column);
+            const Table<const double> work = done.work, times = done.times;
+            const int64_t *const places = done.places.data(), *const columns = done.columns.data();
+            for (size_t i = 0, size = done.places.size(); i < size; i++) {
+                const int64_t place = part.first + start + places[i], column = columns[i];
+                const double core_s = times(kCoreTime, column), dram_s = times(kDramTime, column);
                 nominal(0, place) += core_s;
                 nominal(1, place) += dram_s;
                 nominal(2, place) += kLaunchS;
-                nominal(3, place) += done.times(kCoreJoules, column);
-                nominal(4, place) += done.work(kDramBytes, column) * kernel.byte_j;
+                nominal(3, place) += times(kCoreJoules, column);
+                nominal(4, place) += work(kDramBytes, column) * kernel.byte_j;
                 const double part_s = maximum(core_s, dram_s);
-                longest(1, place) = part_s > longest(0, place) ? done.times(kResource, column) : longest(1, place);
+                longest(1, place) = part_s > longest(0, place) ? times(kResource, column) : longest(1, place);
                 longest(0, place) = maximum(part_s, longest(0, place));
             }
         }
