@@ -98,6 +98,15 @@ std::vector<std::remove_const_t<T>> copied(const Row<T>& row) {
     return result;
 }
 
+// Return the ascending places of the true values.
+template <class T>
+std::vector<int64_t> true_places(const Row<T>& row) {
+    std::vector<int64_t> places;
+    for (int64_t i = 0; i < row.size; i++)
+        if (row[i]) places.push_back(i);
+    return places;
+}
+
 // Move values to a NumPy array, which owns them.
 template <class T, size_t N>
 nb::object numpy(std::vector<T> values, const std::array<size_t, N>& shape) {

@@ -7,16 +7,6 @@
 #include "features.h"
 
 namespace kernrec::query {
-namespace {
-
-std::vector<int64_t> true_places(const Row<const bool>& row) {
-    std::vector<int64_t> places;
-    for (int64_t i = 0; i < row.size; i++)
-        if (row[i]) places.push_back(i);
-    return places;
-}
-
-}  // namespace
 
 Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> able_of,
                Array<const double, 1> occupancy_of, Array<const double, 2> shapes_of, Array<const int64_t, 2> codes_of,
@@ -30,7 +20,7 @@ Kernel::Kernel(nb::object space_of, nb::list launches_of, Array<const bool, 1> a
       byte_j(byte_j),
       kept_codes_(codes_of) {
     for (const nb::handle launch : launches_of) launches.push_back(&nb::cast<Launch&>(launch));
-    able = true_places(able_of);
+    able = true_places(Row<const bool>(able_of));
     const Table<const double> of_launch(shapes_of);
     occupancy = copied(Row<const double>(occupancy_of));
     for (int64_t shape = 0; shape < of_launch.rows; shape++)
@@ -81,6 +71,15 @@ uint64_t lowest(const std::vector<uint64_t>& keys, size_t rank) {
     return inside[rank];
 }
 
+std::vector<uint8_t> promising(const Kernel& kernel, Problem& problem, const std::vector<int64_t>& rows, int64_t most) {
+    std::vector<double> clocks(rows.size(), 0.0), joules(rows.size(), 0.0);
+    for (const Launch* launch : kernel.launches) launch->add_quick(launch->on(problem), rows, clocks, joules);
+    for (size_t i = 0; i < rows.size(); i++) joules[i] += clocks[i] * kernel.clk_j;
+    std::vector<uint8_t> chosen(rows.size(), 0);
+    mark_promising(clocks.data(), joules.data(), int64_t(rows.size()), most, chosen.data());
+    return chosen;
+}
+
 }  // namespace
 
 void mark_promising(const double* latency, const double* energy, int64_t size, int64_t count, uint8_t* chosen) {
@@ -93,10 +92,8 @@ void mark_promising(const double* latency, const double* energy, int64_t size, i
         std::transform(costs, costs + size, keys.begin(), ordered);
         const uint64_t least = lowest(keys, size_t(count / 2));  // key of the first unmarked candidate
         int64_t left = count / 2;
-        for (size_t i = 0; i < keys.size(); i++) {
-            const bool below = keys[i] < least;
-            chosen[i] |= uint8_t(below), left -= below;
-        }
+        for (const uint64_t key : keys) left -= key < least;
+        for (size_t i = 0; i < keys.size(); i++) chosen[i] = uint8_t(chosen[i] | (keys[i] < least));
         for (size_t i = 0; i < keys.size() && left > 0; i++)
             if (keys[i] == least) chosen[i] = 1, left--;
     }
@@ -202,7 +199,7 @@ void Costs::add(nb::tuple each, int64_t most) {
     if (!each[3].is_none()) {
         const auto can = nb::cast<Array<const bool, 1>>(each[3]);
         require(int64_t(can.shape(0)) == part.kernel->space->count(), "able: expected one of each config");
-        able = true_places(can);
+        able = true_places(Row<const bool>(can));
     }
     if (!each[4].is_none()) kept_rows = Row<const int64_t>(nb::cast<Places>(each[4]));
     if (!each[5].is_none()) part.epilogues = nb::cast<Array<const double, 2>>(each[5]);
@@ -220,21 +217,6 @@ void Costs::add(nb::tuple each, int64_t most) {
     count_ += int64_t(part.rows.size());
     parts_.push_back(std::move(part));
 }
-
-namespace {
-
-std::vector<uint8_t> promising(const Kernel& kernel, Problem& problem, const std::vector<int64_t>& rows, int64_t most) {
-    std::vector<double> clocks(rows.size(), 0.0), joules(rows.size(), 0.0);
-    for (const Launch* launch : kernel.launches) {
-        launch->add_quick(launch->on(problem), rows, clocks, joules);
-    }
-    for (size_t i = 0; i < rows.size(); i++) joules[i] += clocks[i] * kernel.clk_j;
-    std::vector<uint8_t> chosen(rows.size(), 0);
-    mark_promising(clocks.data(), joules.data(), int64_t(rows.size()), most, chosen.data());
-    return chosen;
-}
-
-}  // namespace
 
 // Choose the configs of a kernel to estimate on its last problem.
 void Costs::choose(Part& part, const std::vector<int64_t>& able, const std::optional<Row<const int64_t>>& given,

@@ -40,13 +40,6 @@ double slowdown(double drawn_w, double rest_w, double limit_w) {
     return (drawn_w - rest) / (limit_w - rest);
 }
 
-std::vector<int64_t> marked(const std::vector<uint8_t>& marks) {
-    std::vector<int64_t> places;
-    for (size_t i = 0; i < marks.size(); i++)
-        if (marks[i]) places.push_back(int64_t(i));
-    return places;
-}
-
 std::vector<uint8_t> promising(const double* latency, const double* energy, const std::vector<int64_t>& starts,
                                int64_t most) {
     std::vector<uint8_t> marks(size_t(starts.back()), 0);
@@ -120,10 +113,8 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
             "kinds: expected figures of both quantities");
     for (const nb::handle each : kernels) add_kernel(nb::cast<nb::tuple>(each), kernels_.size());
     violations_.resize(size_t(problems_));
-    if (!fallback.is_none()) {
-        // Row 0 contains latencies. `score` also reads the rows after it.
-        default_s_ = limited_costs(fallback, costs_->nominal(0, count_), 1);
-    }
+    // Row 0 contains latencies. `score` also reads the rows after it.
+    if (!fallback.is_none()) default_s_ = limited_costs(fallback, costs_->nominal(0, count_), 1);
     for (Kernel& kernel : kernels_)
         if (kernel.model != nullptr && !kernel.part->rows.empty()) score(kernel);
     if (points_ > 1) sweep();
@@ -221,7 +212,7 @@ void Ranking::score(Kernel& kernel) {
             promising(limited + costs::kLatencyS * count_, limited + costs::kEnergyJ * count_, part.starts, kScored);
         for (const int64_t position : kernel.measured[0]) marks[size_t(position)] = 1;
     }
-    kernel.scored = marked(marks);
+    kernel.scored = true_places(Row<uint8_t>(marks.data(), size));
     // Use the default operating point, so that costs do not depend on how an operating point was requested.
     const double* const basis = default_s_.empty() ? limited : default_s_.data() + part.first;
     const int64_t scored = int64_t(kernel.scored.size());
@@ -285,7 +276,8 @@ void Ranking::sweep() {
             }
             marks = promising(latency.data(), energy.data(), part.starts, kSwept);
         }
-        for (const int64_t position : marked(marks)) swept_.push_back(part.first + position);
+        for (const int64_t position : true_places(Row<uint8_t>(marks.data(), int64_t(size))))
+            swept_.push_back(part.first + position);
     }
     const int64_t count = int64_t(swept_.size());
     const Table<const double> nominal = costs_->nominal(0, count_);

@@ -152,11 +152,9 @@ void bind_spaces(nb::module_& module) {
             [](Problem& problem, Array<bool, 1> holds) {
                 const Row<bool> bools(holds);
                 require(bools.size == problem.space().count(), "holds: expected one of each row");
-                std::vector<int64_t> rows;
-                for (int64_t row = 0; row < bools.size; row++) {
-                    if (bools[row] && !problem.too_large()) rows.push_back(row);
-                    bools[row] = false;
-                }
+                std::vector<int64_t> rows = true_places(bools);
+                for (const int64_t row : rows) bools[row] = false;
+                if (problem.too_large()) return;
                 for (const int64_t row : problem.space().valid(&problem, std::move(rows))) bools[row] = true;
             },
             exact());
