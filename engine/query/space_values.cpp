@@ -218,11 +218,28 @@ Reader Space::read(int32_t number, Problem* problem) {
 }
 
 void Space::set_conditions(const std::vector<int32_t>& nodes) {
-    for (const int32_t number : nodes) conditions_[node(number).domain].push_back(number);
+    uint64_t support = 0;
+    for (const int32_t number : nodes)
+        conditions_[node(number).domain].push_back(number), support |= node(number).support;
+    tested_ = domain_of(support);
 }
 
 std::vector<int64_t> Space::valid(Problem* problem, std::vector<int64_t> rows) {
     std::vector<uint8_t> truths;
+    const auto filter = [&](const std::vector<int32_t>& index_of, std::vector<int64_t>& filtered) {
+        const int32_t* const index = index_of.empty() ? nullptr : index_of.data();
+        const uint8_t* const holds = truths.data();
+        int64_t* const kept = filtered.data();
+        size_t count = 0;
+        for (const int64_t row : filtered) {
+            kept[count] = row;
+            count += holds[index == nullptr ? row : index[row]];
+        }
+        filtered.resize(count);
+    };
+    // Test one row of each combination of the conditions' tunables if few combinations exist.
+    const Domain& tested = domains_[size_t(tested_)];
+    std::vector<int64_t> first(tested.first.begin(), tested.first.end());
     for (const auto& [number, conditions] : conditions_) {
         const Domain& domain = domains_[size_t(number)];
         truths.assign(size_t(domain.size), 1);
@@ -233,17 +250,12 @@ std::vector<int64_t> Space::valid(Problem* problem, std::vector<int64_t> rows) {
             // Conditions without tunables come first: if one is false, the others are not evaluated.
             if (domain.scalar && truths[0] == 0) return {};
         }
-        if (domain.scalar) continue;
-        const int32_t* const index = domain.index.empty() ? nullptr : domain.index.data();
-        const uint8_t* const holds = truths.data();
-        int64_t* const kept = rows.data();
-        size_t count = 0;
-        for (const int64_t row : rows) {
-            kept[count] = row;
-            count += holds[index == nullptr ? row : index[row]];
-        }
-        rows.resize(count);
+        if (!domain.scalar) filter(domain.index, tested.first.empty() ? rows : first);
     }
+    if (tested.first.empty()) return rows;
+    truths.assign(tested.first.size(), 0);
+    for (const int64_t row : first) truths[size_t(tested.index[size_t(row)])] = 1;
+    filter(tested.index, rows);
     return rows;
 }
 
