@@ -86,8 +86,11 @@ class PowerLimits {
                 for (int64_t i = 0; i < kLanes; i++)
                     block.limit_w[i] = limits_w_(p, limits_w_.columns > 1 ? first + std::min(i, lanes - 1) : 0);
                 ByCpu<kLimit>()(this, p, &block);
-                for (int64_t row = 0; row < kCostRows; row++)
-                    std::copy_n(block.costs[row], lanes, costs + (row * points + p) * launches.columns + first);
+                for (int64_t row = 0; row < kCostRows; row++) {
+                    double* const out = costs + (row * points + p) * launches.columns + first;
+                    lanes == kLanes ? std::copy_n(block.costs[row], kLanes, out)
+                                    : std::copy_n(block.costs[row], lanes, out);
+                }
             }
         }
     }
