@@ -155,6 +155,12 @@ class Ranking {
     // Return the `Shrinkage` of a kernel on a problem.
     nb::tuple shrinkage(size_t kernel, size_t problem) const;
     bool violated() const;
+    // Return the physical minimum time of a problem in seconds, at the boost clock.
+    double least_s(int64_t problem) const {
+        require(problem >= 0 && problem < problems_ && !kernels_.empty(), "problem: expected one of the ranking");
+        const double boost_hz = kernels_[0].part->kernel->launches[0]->device().clock_hz;
+        return maximum(figures_(problem, kLeastS), figures_(problem, kRoofClk) / boost_hz);
+    }
     // Return the violations of a problem (kernel -1), or of a kernel's corrected costs: numbers of refused and raised
     // candidates, the first refused time and its bound, and whether the analytical model replaced refused costs.
     nb::tuple violations(int64_t kernel, size_t problem) const;

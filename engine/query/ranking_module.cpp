@@ -81,6 +81,7 @@ void bind_rankings(nb::module_& module) {
              [](const Ranking& self, const PartTuple& part, int64_t position, double most_slowdown,
                 double least_saved) { return self.saving(part_of(part), position, most_slowdown, least_saved); })
         .def_prop_ro("violated", &Ranking::violated)
+        .def("least_s", &Ranking::least_s)
         .def("shrinkage", &Ranking::shrinkage)
         .def("violations", &Ranking::violations)
         .def("row_kinds", &Ranking::row_kinds)

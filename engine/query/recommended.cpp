@@ -336,7 +336,9 @@ nb::tuple Ranking::described(const Pick& pick, const std::vector<Segment>& own, 
     const auto estimate = [&](int64_t quantity) {
         const double expected = value(quantity, point, located.place);
         const double* const of = figures(quantity, point, located.place);
-        return nb::make_tuple(expected, expected / of[EstimateKind::kBelow], expected * of[EstimateKind::kAbove],
+        const double least = quantity == kSeconds ? least_s(part.problem) : 0.0;
+        const double low = maximum(expected / of[EstimateKind::kBelow], minimum(least, expected));
+        return nb::make_tuple(expected, low, expected * of[EstimateKind::kAbove],
                               sources[size_t(of[EstimateKind::kSource])], of[EstimateKind::kOwn]);
     };
     const auto [clock_hz, resource] = running(number, point, located.place);

@@ -123,7 +123,7 @@ class KernelCandidates:
         """Expected costs of the candidates after all corrections, with arrays of shape (points, candidates)."""
         ranking, points, places = self._ranked.ranking, self._set.point_range, self._places
         values, kind = ranking.costs(points.start, points.stop, places.start, places.stop)
-        return Costs(values, kind, ranking.kinds)
+        return Costs(values, kind, ranking.kinds, ranking.least_s(self._problem))
 
     @cached_property
     def limited(self) -> LimitedCosts:
@@ -222,7 +222,7 @@ class CandidateSet:
         if len(parts) == 1:
             return parts[0]
         values, kind = (np.concatenate([getattr(each, name) for each in parts], axis=2) for name in ("values", "kind"))
-        return Costs(values, kind, self.ranked.ranking.kinds)
+        return Costs(values, kind, self.ranked.ranking.kinds, self.ranked.ranking.least_s(self.number))
 
     @property
     def latency_s(self) -> Array:

@@ -98,9 +98,9 @@ def _of_row(row: Mapping[str, Any], problem: Problem | None, gpu: GPU, clock_hz:
         yield f"long run: {name} takes {long_s:.3g} s in a long run and {seconds:.3g} in a short one"
     if problem is None or not seconds > 0:
         return
-    moved = max(problem.bytes - gpu.l2_bytes, 0)
-    if moved / seconds > gpu.memory_bandwidth * ROUNDING:
-        yield f"bytes: {name} moves {moved / seconds:.3g} B/s of {gpu.memory_bandwidth:.3g}"
+    moved, shortest_s = max(problem.bytes - gpu.l2_bytes, 0), min(row["latency_interval_s"] or [seconds])
+    if moved / shortest_s > gpu.memory_bandwidth * ROUNDING:
+        yield f"bytes: {name} moves {moved / shortest_s:.3g} B/s of {gpu.memory_bandwidth:.3g}"
     if clock_hz is None:
         from kernrec.model.analytical.power import PowerModel
 

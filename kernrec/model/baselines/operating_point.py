@@ -72,14 +72,19 @@ def at_point(
     if elsewhere:
         baselines = [_transferred(each, core_j, gpu, limit_w, point.clock_hz) for each in baselines]
     least_s = 0.0 if problem is None else roof_s(problem, gpu, limit_w, point.clock_hz)
-    return [
-        each if each.latency_s.value >= least_s else replace(each, latency_s=raised(each.latency_s, least_s))
-        for each in baselines
-    ]
+    return [_within(each, raised(each.latency_s, least_s), least_s) for each in baselines]
+
+
+def _within(prediction: "BaselinePrediction", latency: Estimate, least_s: float) -> "BaselinePrediction":
+    """Set a prediction's latency, whose interval starts at the minimum time `least_s` or later."""
+    if latency.low < (low := min(latency.value, least_s)):
+        latency = replace(latency, low=low)
+    return prediction if latency is prediction.latency_s else replace(prediction, latency_s=latency)
 
 
 def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
-    """Return a prediction with a power of at most the GPU's power limit, at the default operating point."""
+    """Return a recording with a possible interval and with at most the GPU's power limit, at the default point."""
+    prediction = _within(prediction, prediction.latency_s, roof_s(problem, gpu))
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))

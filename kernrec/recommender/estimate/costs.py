@@ -67,8 +67,8 @@ class Estimates:
     Arrays have the shape (C,) for one operating point, or (points, C) for several.
     """
 
-    def __init__(self, value: Array, kind: Array, kinds: Array) -> None:
-        self.value = value
+    def __init__(self, value: Array, kind: Array, kinds: Array, least: float = 0.0) -> None:
+        self.value, self._least = value, least
         self.kind = kind
         """Column of `kinds` that contains the interval and source of each estimate."""
         self.kinds = kinds
@@ -76,8 +76,8 @@ class Estimates:
 
     @cached_property
     def low(self) -> Array:
-        """Lower ends of the 90 % intervals."""
-        return np.asarray(self.value / self.by_kind(_BELOW))
+        """Lower ends of the 90 % intervals, but at least the physical minimum `least`."""
+        return np.asarray(np.maximum(self.value / self.by_kind(_BELOW), np.minimum(self._least, self.value)))
 
     @cached_property
     def high(self) -> Array:
@@ -102,7 +102,8 @@ class Estimates:
         """Return the estimate of one candidate. The index is (candidate,) or (operating point, candidate)."""
         value = self.value.item(place)
         below, above, source, own = self.kinds[:, int(self.kind.item(place))].tolist()
-        return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
+        low = max(value / below, min(self._least, value))
+        return Estimate(value, low, value * above, SOURCES[int(source)], own)
 
 
 _VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # Variance of the logarithm of the analytical model's error.
@@ -117,18 +118,19 @@ UNSTATED_ENERGY = 0.12
 class Costs:
     """Latency, energy and power of C candidates at one or more operating points, with intervals and sources."""
 
-    def __init__(self, values: Array, kind: Array, kinds: Array) -> None:
+    def __init__(self, values: Array, kind: Array, kinds: Array, least_s: float = 0.0) -> None:
         self.values = values
         """Latency in seconds, energy in joules and mean power in watts, (3, C) or (3, points, C)."""
         self.kind = kind
         """Column of `kinds` for each latency and energy, (2, C) or (2, points, C)."""
         self.kinds = kinds
         """Intervals and sources of latency and energy, as returned by `kinds_of`, (2, 4, K)."""
+        self._least_s = least_s
 
     @property
     def latency(self) -> Estimates:
         """Latency in seconds."""
-        return Estimates(self.values[LATENCY], self.kind[LATENCY], self.kinds[LATENCY])
+        return Estimates(self.values[LATENCY], self.kind[LATENCY], self.kinds[LATENCY], self._least_s)
 
     @property
     def energy(self) -> Estimates:
@@ -141,7 +143,7 @@ class Costs:
         return np.asarray(self.values[POWER])
 
     def at(self, point: int | slice) -> "Costs":
-        return Costs(self.values[:, point], self.kind[:, point], self.kinds)
+        return Costs(self.values[:, point], self.kind[:, point], self.kinds, self._least_s)
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
