@@ -32,7 +32,7 @@ _FLAGS = [
     *(() if sys.platform == "win32" else ("-fPIC",)),
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"),
 ]
-"""Compiler options. Fused multiply-adds (`-ffp-contract`) would round differently from the emulated GPU."""
+"""Compiler options. The emulator must round like a GPU, so `-ffp-contract=off` prevents fused multiply-adds."""
 _MARKERS = re.compile(rb"^(?:#(?: \d|line).*)?\n", re.MULTILINE)
 """Line markers and empty lines of preprocessed code, which may change without changing the object file."""
 _OBJECTS_S = 14 * 86400.0
@@ -120,7 +120,7 @@ def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bo
             return errors[0][:200] if done.returncode else None
 
         def compiled(path: Path) -> str | None:
-            # The name ends with .cpp, because `zig c++` does not know .ii. Line markers keep errors at their source.
+            # `zig c++` does not know the suffix .ii. Errors name the original file, because `made` has line markers.
             made = Path(folder, f"{files.index(path)}.cpp")
             if reason := run([*flags, "-E", str(path), "-o", str(made)]):
                 return reason

@@ -258,7 +258,7 @@ def within_compiler_variation(row: ProfileRow, other: ProfileRow) -> bool:
     slack = _COUNTS_VARY * max(first["issue"].sum(), second["issue"].sum())
     for metric in {*first, *second}:
         difference = np.abs(first.get(metric, nothing) - second.get(metric, nothing)).max()
-        allowed = slack * (32 if metric == "lanes" else 1)  # An instruction counts up to 32 lanes.
+        allowed = slack * (32 if metric == "lanes" else 1)  # One instruction adds up to 32 lanes.
         if difference > (0.0 if metric.startswith(_FIXED) else allowed):
             return False
     return True

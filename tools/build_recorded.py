@@ -57,7 +57,7 @@ Factors = Mapping[Key, list[float]]
 """Logarithms of factors between times of the same problem, keyed by (source, backend, data type, GPU):
 
     repeats    the same version ran the same kernels again on a GPU of the same model
-    versions   speedup by a later version, minus the speedup at the next larger `m`
+    versions   ratio of the speedups by a later version at two neighboring sizes `m`
     neighbors  times per unit of work of two problems with the same kernels and sizes within 8 %
 
 Differences of two errors are divided by the square root of two. The interval of a time contains 90 % of the factors of

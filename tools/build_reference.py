@@ -146,7 +146,7 @@ def spec_keys() -> dict[tuple[str, str], tuple[str, str | None]]:
             expected = "a list of names that the operator accepts"
         if key not in _INTERNAL_KEYS:
             text = "none" if default is None or default in ("", [], {}) else f"`{json.dumps(default, default=str)}`"
-            text = "the tensor's name" if default == "c" else text  # In `SPECS`, the tensor with a default is `c`.
+            text = "the tensor's name" if default == "c" else text  # `c` is a tensor in `SPECS`.
             keys.setdefault((table, key), (expected, None if default is required else text))
         return original(self, key, kind, expected, default)
 

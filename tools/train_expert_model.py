@@ -63,8 +63,7 @@ class Recorded:
         return self.features[rows], self.near[rows], np.concatenate(weights)
 
     def ranked(self, trees: Any, is_recorded: bool) -> np.ndarray:
-        """Return whether the top three recommendations are near the best. They have different tiles if the GPU is not
-        recorded."""
+        """Return for each of the top three recommendations whether it is near the best."""
         order = np.argsort(-trees.inplace_predict(self.features), kind="stable")
         if not is_recorded:
             order = order[first_of_tiles(SPACE[self.tried[order]])]

@@ -213,7 +213,7 @@ class SourceReport:
 
     @property
     def what_to_do(self) -> str:
-        """Return the advice with the largest gain. If no source line has advice, return the report's advice."""
+        """Return the advice with the largest gain for a source line, or else the advice for the whole kernel."""
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 

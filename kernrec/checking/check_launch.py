@@ -116,7 +116,7 @@ def check_launch(
 
 
 def without_guesses(checked: Checked, draft: Draft) -> Checked:
-    """Remove out-of-bounds errors for buffers whose size in `draft` is a guess, and add a note."""
+    """Remove out-of-bounds errors for buffers whose size was guessed, and add a note."""
     stated = {text.partition("=")[0] for text in draft.launch.arguments} if draft.launch is not None else set()
     guessed = draft.buffers.keys() - stated
     beyond = {each.memory for each in checked.findings if each.kind == "out-of-bounds"} & guessed
@@ -154,7 +154,7 @@ def is_harmless(function: Function, raw: RawFinding) -> bool:
 
 def _is_speculative(function: Function, name: str, steps: int = 2) -> bool:
     """Return whether the compiler probably moved a load into the register `name` above the `if` that guards it."""
-    # Only `selp`, or a comparison that is combined with another condition, uses a value that is loaded too early.
+    # Only `selp`, or a comparison that is combined with the guard, uses the value of such a load.
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
         (ins.opcode == "selp" and ins.operands[-1] != Register(name))

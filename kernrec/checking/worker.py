@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
     watch = threading.Thread(target=_end_with_parent, daemon=True)
     holds_no_lock(watch)
     watch.start()
-    with contextlib.suppress(KernrecError):  # The task reports a missing engine.
+    with contextlib.suppress(KernrecError):  # If the engine is missing, the task reports it.
         engine.module()  # Load kernrec's C++ engine before this process loses access to its file.
     limit_process(limits, folder)
     try:

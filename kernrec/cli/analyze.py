@@ -66,7 +66,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
                 try:
                     return _analyze(single, processors)
                 except KernrecError:
-                    processors.kill()  # The processes may still be profiling other configs of this kernel.
+                    processors.kill()  # Other configs need no profiles after an error.
                     raise
 
             analyze_program(wanted, entries, gpus, run)
@@ -129,7 +129,7 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
 
 
 def _analyze(wanted: AnalyzeOptions, processors: "Processors | None" = None) -> "Analysis":
-    """Analyze one kernel on one GPU. Enlarge a buffer of assumed size if it is too small."""
+    """Analyze one kernel on one GPU."""
     from kernrec.compile.compiled import CompileError
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions, recorded_configs

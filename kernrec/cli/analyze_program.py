@@ -107,7 +107,7 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
         analysis = run(single)
     except KernrecError as error:
         failure = error
-    draft = draft and single.draft  # The analysis may have assumed larger buffers.
+    draft = draft and single.draft  # The analysis may have replaced a draft whose buffers were too small.
     name = (draft.entry if draft else entry) or single.file.stem
     if analysis is None:
         from kernrec.interop.draft import analyze_command

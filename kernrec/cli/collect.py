@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.operating_point import OperatingPoint
 
 _SHOWN = 12
-"""Maximum number of changed answers to print."""
+"""Maximum number of recommendations to print that changed because of new measurements."""
 
 
 def _refuse_gpu_file(text: str) -> str:
@@ -114,7 +114,6 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Return the budget and the mean regret at which `refine` stops. The regret is None without a limit."""
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")
@@ -187,10 +186,9 @@ def collect(wanted: CollectOptions) -> None:
 
 
 def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path | None]:
-    """Return the recording that --replay selects, and the database for the replayed measurements.
+    """Return (recording to replay or None, database for the measurements or None for the user's own database).
 
-    The first path is None if nothing is replayed. The second path is None for the user's own database. Raise
-    `UsageError` if --replay names a file but --db is missing.
+    Raise `UsageError` if --replay names a file but --db is missing.
     """
     if replay is None:
         return None, db

@@ -1,4 +1,4 @@
-"""`kernrec db info`: show the contents of a database, the pulled rows, and measurements per GPU."""
+"""`kernrec db info`: show the contents of a database, rows from other people, and measurements per GPU."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -11,7 +11,7 @@ from kernrec.errors import UsageError, unknown
 
 
 def removed(file: str = "removed.toml") -> dict[str, str]:
-    """Return the removed names and their replacements, or the names that other tools use."""
+    """Return the table in `file`, which maps removed names to new names, or kernrec's names to names in other tools."""
     import tomllib
 
     return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))

@@ -97,7 +97,7 @@ ONE, SEVERAL, OWN = (
     "--db FILE names a database to read instead of your own; it may be repeated.",
     "",
 )
-"""Help texts of --db for commands that accept one database, several databases, or none."""
+"""Help texts of --db. `OWN` is for commands that only use the user's own database."""
 ANY, SWEEP = "any", "sweep"
 """Special values of --clock: the best clock for each config, and a table over clocks."""
 
@@ -178,7 +178,7 @@ class Options:
 
     @property
     def whose(self) -> str:
-        """Return `mixed` or `kernrec` if --backend has this value, or else an empty string."""
+        """Return the value of --backend if it is `mixed` or `kernrec`, or else an empty string."""
         return self._backends[1]
 
     @cached_property

@@ -124,7 +124,7 @@ def _operating_point(answer: "Answer") -> str:
 
 
 def _with_baseline(answer: "Answer", shown: "list[Recommendation | Foreign]") -> "list[Row]":
-    """Insert the best baseline at its rank. It precedes the top recommendation only if it is `leading_baseline`."""
+    """Insert the best baseline by its cost. Only `leading_baseline` may precede the top recommendation."""
     if not answer.baselines or answer.kernel is not None:
         return [*shown]
     leading = answer.leading_baseline

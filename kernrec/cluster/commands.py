@@ -97,7 +97,7 @@ def collect_on(
         if request.strategy is Strategy.PLAN:
             raise UsageError("give --op, and --shape or --workload: --strategy plan cannot be used with a cluster")
         request.check(many_gpus=True)
-        # Check the recordings of all GPUs now, because it is unknown which GPUs will join.
+        # Any recorded GPU may join later, so check the request for all of them now.
         if request.recording is not None and request.strategy.searches:
             for gpu in chosen_gpus(request.recording, request.gpu):
                 chooser_of(RequestOnGpu(request, gpu))

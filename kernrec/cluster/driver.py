@@ -90,7 +90,7 @@ class Driver:
         self._devices: dict[str, _Device] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
-        # Names of the actors that joined first and have not replied yet. None before any actor has joined.
+        # Names of the initial actors that have not replied yet, or None if no actor has joined.
         self._first: set[str] | None = None
         # Number of measurements, keyed by (GPU, problem, `Measurement.tier`).
         self._counts: Counter[tuple[str, str, str]] = Counter()

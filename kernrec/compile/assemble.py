@@ -101,7 +101,7 @@ def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         path.write_text(ptx, encoding="utf-8")
-        linked_later = ["--compile-only"] if "cudaCDP2" in ptx else []  # Linking would add the `cudaCDP2` functions.
+        linked_later = ["--compile-only"] if "cudaCDP2" in ptx else []  # Only linking defines these functions.
         command = [tool, "-v", *linked_later, f"--gpu-name={target}", str(path), "-o", str(cubin)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_ASSEMBLER_LIMIT_S, check=False)

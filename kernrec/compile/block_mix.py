@@ -37,7 +37,7 @@ _MOST_MISSING, _MOVED = 1.5, 6
 _MOST_ADDED, _UNROLLING = 3.0, 40
 _ENOUGH_VOTES = 0.25
 _LARGEST = 10_000_000
-"""Maximum number of machine instructions times number of branches. Larger kernels are estimated from PTX."""
+"""Maximum of (number of machine instructions) * (number of branches). Larger kernels are estimated from PTX."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return the number of copies of each block in machine code, and the blocks whose number is not assumed."""
+        """Count the copies of each block in machine code. Also return the blocks whose copies could be counted."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):

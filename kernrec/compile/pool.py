@@ -226,7 +226,7 @@ class _Worker:
         return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return an error for the job that ended the process, or an empty list if several jobs are possible causes."""
+        """Return the job that ended the process with its error, or nothing if several jobs are possible causes."""
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:

@@ -166,7 +166,6 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
 
     def kind_of(name: str, path: tuple[int, ...]) -> str:
-        """Return an argument's Triton type, and record its constant value or known divisor under `path`."""
         if name not in target.signature:
             constants[path] = defines[name]
             return "constexpr"

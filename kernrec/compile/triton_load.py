@@ -41,7 +41,7 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """Within a `with` block, simulate a missing GPU for Triton. If `torch` is true, simulate the GPU for torch, too."""
+    """Let Triton code, and torch code if `torch` is true, run without a GPU in a `with` block."""
     if torch:
         with suppress(ImportError):
             importlib.import_module("torch")

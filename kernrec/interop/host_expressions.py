@@ -61,7 +61,7 @@ def folded(text: str) -> str:
         value = eval(compile(ast.parse(text, mode="eval"), "", "eval"), {"__builtins__": {}, "min": min, "max": max})
     except (SyntaxError, ArithmeticError, MemoryError, ValueError, TypeError, NameError):
         raise UnknownError from None
-    # If the text is only `max`, the value is a Python function.
+    # The text `max` evaluates to a Python function, not to a number.
     if not isinstance(value, int | float) or not abs(value) < _LARGEST:
         raise UnknownError
     return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)

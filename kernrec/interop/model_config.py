@@ -44,7 +44,7 @@ class Quantization:
     by_row: bool = False
     """Whether each weight row and each token has its own scale."""
     group: int = 0
-    """Number of weight columns that share a scale. It is 0 if activations do not have 16 bits."""
+    """Number of weight columns that share a scale if only weights are quantized. Otherwise 0."""
     zero_points: bool = False
     """Whether each group of columns also has a zero point."""
 

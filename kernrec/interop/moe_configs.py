@@ -37,7 +37,7 @@ EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 STATE_SPACE: tuple[str, ...] = ("BLOCK_SIZE_M", "num_warps")
 LORA: tuple[str, ...] = ("BLOCK_N", "BLOCK_K", "num_warps")
 _ALLOWED = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
-"""Members that each kind of config may have. The keys are the members that a config of this kind must have."""
+"""Members that a config may have, keyed by the members that the config must have."""
 _NEEDED = {"e": "experts", "n": "intermediate size", "m": "tokens", "device": "the GPU's name in nvidia-smi"}
 """Keys that the text of an expert layer must contain, with their meanings."""
 _MOST_TOKENS = 1 << 24
@@ -120,10 +120,8 @@ class ExpertLayer:
 
 
 def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
-    """Convert a kernel's config to an entry for a file of vLLM or SGLang.
-
-    Raise `UsageError` if the kernel has other tunables than the engines' expert matmuls.
-    """
+    """Convert a kernel's config to a config in a file of vLLM or SGLang. Raise `UsageError` if the format does not fit
+    the kernel's tunables."""
     values = {tunable.macro: config[tunable.name] for tunable in kernel.tunables}
     tiles = {}
     for name, spellings in TILES.items():

@@ -64,7 +64,7 @@ class Graph:
         return self.values.get(node.outputs[0] if node.outputs else "", Value(None, None))
 
     def writer(self, node: Node, position: int) -> Node | None:
-        """Return the node that computes the input of a node at `position`, or None if no node does."""
+        """Return the node that computes input number `position` of `node`, or None if no node does."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.nodes[self.writers[name]] if name in self.writers else None
 

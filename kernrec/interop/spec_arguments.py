@@ -142,9 +142,9 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Convert the distance between consecutive indices to elements of `target`. Return None if it is unknown.
+        """Convert `count` bytes, times the value of each kernel parameter in `parameters`, to elements of `target`.
 
-        The distance is `count` bytes, times the value of each parameter.
+        Return None if a dimension or the element type is unknown.
         """
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):

@@ -42,7 +42,7 @@ class LaunchWords:
 
     @property
     def expressions(self) -> str:
-        """Return the user's expressions that may contain dimensions, separated by spaces."""
+        """Return a text that contains all expressions in which the user may have named dimensions."""
         sizes = [text.partition("=")[2] for text in self.arguments]
         return " ".join([self.grid or "", self.block or "", self.shared or "", *sizes])
 

@@ -241,7 +241,7 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
     try:
         return units[unit.strip().lower()]
     except KeyError:
-        # Each unit's short name comes first in `units`, so the reversed order keeps the short name.
+        # The dict keeps the last name of each factor, so reverse `units`, in which short names come first.
         short = {factor: name for name, factor in reversed(list(units.items())) if name}
         listed = ", ".join([*short.values()][::-1])
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None

@@ -100,7 +100,7 @@ def triton_kernels(
 def kernels_for(
     op: str, dtype: str | None = None, layout: str | None = None, sm: int | None = None
 ) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels of an op for a dtype, layout and architecture. None matches all values.
+    """Return the CUDA C++ kernels of an op for a dtype, layout and architecture. Arguments of None are ignored.
 
     A kernel's constraints may still exclude the architecture (`Kernel.runs_on`).
     """

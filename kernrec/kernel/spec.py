@@ -233,7 +233,7 @@ class Kernel:
 
     @cached_property
     def sampled(self) -> bool:
-        """Return whether each problem needs its own profile, because the profile is made from a sample of blocks."""
+        """Return whether profiles are made from a sample of blocks. Each problem then needs its own profile."""
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":

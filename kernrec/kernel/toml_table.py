@@ -180,7 +180,7 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Replace each listed number by its index in `values`, and return an int64 array of shape (rows,) per column.
+        """Return, for each column, the index in `values` of each row's number, as an int64 array of shape (rows,).
 
         The rows are sorted by the indices of the tunables.
         """

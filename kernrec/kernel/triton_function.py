@@ -2,7 +2,7 @@
 
     [triton]
     parameters = ["a", "b", "c", "m", "row"]       # names in the order of the launch's arguments
-    divisible = { a = 1, b = 1, c = 1, row = "aligned" }   # 1: divisible by 16; 0: no known divisor
+    divisible = { a = 1, b = 1, c = 1, row = "aligned" }   # 1: by 16; 0: unknown; or an expression
     types = { flag = "u1" }                        # types that differ from the argument's
     descriptors = { a = { shape = [512, 256], strides = [256, 1], block = ["block_m", "64"] } }   # tensor descriptors
     module = "package.kernels"                     # module to import if the source is installed

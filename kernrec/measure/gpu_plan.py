@@ -2,7 +2,7 @@
 
     fixed part  configs that are the same on every GPU (kernrec.kernel.fixed_part)
     survey      some configs of every kernel, spread over the kernel's space
-    refinement  configs that should reduce the regret most (refine_planner.py), in turn with more of the survey
+    refinement  configs that should improve recommendations most (refine_planner.py), in turn with more of the survey
 
 The problems are the layers of the standard workloads or of a recording. Every op has the same weight.
 

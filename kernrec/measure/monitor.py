@@ -176,8 +176,8 @@ def watch_command(command: Sequence[str], reader: NvmlReader, period_s: float, s
     def take_sample() -> None:
         show(reader.read(time.monotonic() - start_s))
 
-    # Ignore SIGINT and SIGQUIT, because the terminal also sends them to the command. A function ignores them, because
-    # the command would inherit SIG_IGN.
+    # Ignore SIGINT and SIGQUIT, because the terminal also sends them to the command. Do not use SIG_IGN, because the
+    # command would inherit it.
     handlers: dict[signal.Signals, Any] = dict.fromkeys(_signals("SIGINT", "SIGQUIT"), lambda *_: None)
     handlers |= dict.fromkeys(_signals("SIGTERM", "SIGHUP"), pass_on)
     with _handled(handlers):

@@ -50,7 +50,7 @@ class SampledKernel:
     configs: Sequence[Config] | None = None
     """Configs that can be measured, or None for all configs that can run the problem."""
     measured: Collection[Key] = ()
-    """Configs that were measured earlier, including configs of other kernels."""
+    """Configs of all kernels that were measured earlier."""
 
 
 @dataclass(frozen=True)

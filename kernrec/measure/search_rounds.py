@@ -61,7 +61,7 @@ class Searched:
 
 
 class SearchRounds(Chooser):
-    """Chooser for the search of one problem on one GPU model."""
+    """Chooses the configs to measure in a search on one problem and one GPU model."""
 
     def __init__(self, on_gpu: RequestOnGpu) -> None:
         """Prepare a search. Raise `UsageError` if there is more than one problem, or no config can run it."""
@@ -80,7 +80,7 @@ class SearchRounds(Chooser):
         self._round, self._size = 0, 0  # number and size (in configs) of the current round
         self._latencies: list[int] = []  # configs of the current round that are not in any visit yet
         self._energies: list[int] = []  # configs for energy measurements that are not in any visit yet
-        # Maps `id(visit.tasks)` of each visit in progress to its round, or to None if the visit measures energies.
+        # Round of each unfinished visit, or None if the visit measures energies, keyed by `id(visit.tasks)`.
         self._pending: dict[int, int | None] = {}
         self._round_over = True  # whether a round has ended that still needs energy measurements
         self._energy_gpu: str | None = None

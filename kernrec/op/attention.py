@@ -69,8 +69,8 @@ def pairs(d: Names) -> int:
     queries, keys = d["queries"], d["keys"]
     masked = queries * (queries - 1) // 2 if d["causal"] else 0
     if 0 < (window := d["window"]) < keys:
-        # Without a window, the i-th query from the end attends to `keys - i` keys. A window excludes the first `keys -
-        # i - window` of them.
+        # Without a window, the last query attends to all keys, and each earlier query to one key fewer. The window
+        # limits the last `longer` queries to `window` keys.
         longer = min(queries, keys - window)
         masked += longer * (keys - window) - longer * (longer - 1) // 2
     return queries * keys - masked

@@ -98,7 +98,7 @@ RMSNORM = _row_op(
     aliases=("root mean square normalization", "root mean square normalisation", "rms"),
     workload="llama-3-8b-prefill",
     reference=_rmsnorm,
-    # A kernel that omits the scale gives wrong results for these values. Weights are near 1, as in trained networks.
+    # These values reveal kernels that do not divide by the root mean square. Weights are near 1, as in real networks.
     values=lambda d: {"x": (0, 2), "weight": (1, 0.25)},
 )
 

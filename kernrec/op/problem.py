@@ -287,7 +287,7 @@ class Problem:
     @cached_property
     def names(self) -> dict[str, int | str]:
         """Return the variables that expressions in a kernel's spec may use: sizes, `dtype`, `layout`, `dtype_bytes`."""
-        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # No kernel reads the 1 of quantized formats.
+        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # Kernels for quantized formats do not use this size.
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property

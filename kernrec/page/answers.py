@@ -127,7 +127,7 @@ class Answers:
             raise UsageError(
                 "no operating point has this power limit and clock; give the values of a point on a Pareto front"
             )
-        # Use the candidates of all kernels, because the costs of a config also depend on times of other kernels.
+        # Predict all kernels before selecting one, because other kernels affect the predicted costs of a config.
         of_kernel, point = candidates.only(names.index(name)), points.index(wanted)
         position = pick_config(of_kernel, tunables_of("config", parameters.get("config")), Objective.ENERGY, point)
         explanation = explain(of_kernel, position, point)
@@ -199,7 +199,7 @@ def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
     config = config_text(recommendation.config)
     subject_options, at_clock = ["--op", problem.op], clock
-    if subject.kernel is not None:  # The kernel does not depend on the clock, so accept any clock.
+    if subject.kernel is not None:  # --kernel fixes the kernel, so `recommend` may choose the clock.
         subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clock", "any"] if clock else []
     shown = {"recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock]}
     if subject.inputs == RANDOM:  # `kernrec explain` only supports random inputs

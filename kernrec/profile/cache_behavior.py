@@ -128,8 +128,8 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 def _broken(own: Array, other: Array) -> int:
     """Return the number of contiguous runs of sectors in `own` that `other` does not continue."""
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
-    # `other` continues a run if `other` accesses the run's last sector or the sector after it (side 1), or the first
-    # sector or the sector before it (side -1).
+    # Side 1: `other` continues a run if it accesses the run's last sector or the next one. Side -1: `other` continues a
+    # run if it accesses the run's first sector or the previous one.
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 

@@ -335,5 +335,5 @@ def _touch_metrics(
         yield f"touch.{buffer}.{kind}", float(middle.sectors)
         own_bytes = max(middle.sectors, 1) * SECTOR
         for axis, neighbor in zip(sample.axes, others, strict=True):
-            # If the middle block is better aligned to sectors than its neighbor, the metric exceeds 1.
+            # The ratio exceeds 1 if the neighbor is aligned worse, and so accesses more sectors.
             yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(neighbor.get(buffer, NOTHING)) / own_bytes

@@ -42,8 +42,8 @@ class Level:
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
     """Return the levels of work in a one-dimensional grid, in block order, or none if all blocks do equal work.
 
-    All blocks are assumed to do equal work if no branch depends on the block, or if no loop stores to global memory and
-    the last two blocks are not idle. The first and the last block get the levels of their neighbors.
+    All blocks are assumed to do equal work in two cases: no branch depends on the block, or no loop stores to global
+    memory and the last blocks are not idle. The first and the last block get the levels of their neighbors.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)

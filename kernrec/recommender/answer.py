@@ -3,9 +3,8 @@
 Predicted recommendations rank by expected cost. A predicted rank is ambiguous if the 90 % intervals of two neighbors
 overlap. Measured recommendations share a rank if their intervals overlap the interval of the best of them.
 
-A prediction's error is the sum of three errors: of the config, of its kernel and of all kernels (see `contenders`).
-Intervals contain only errors that the compared configs do not share. Within a kernel, only the error of the config
-counts. Between kernels, the errors of the config and of the kernel count.
+A prediction's error has three parts: one is equal for all kernels, one for all configs of a kernel, and one is specific
+to the config (see `contenders`). Intervals leave out the parts that the compared configs share.
 """
 
 from collections.abc import Sequence

@@ -207,7 +207,7 @@ def baselines_of(
 def _limited_by_more_rows(
     context: "GpuContext", by_physics: "BaselinePrediction", problem: Problem
 ) -> "BaselinePrediction":
-    """Limit the predicted latency of a matmul with few rows to the learned latency for `FEW_ROWS` rows."""
+    """Lower the predicted latency of a matmul with few rows if the same matmul with more rows would be faster."""
     from kernrec.model.baselines.features.matmul import FEW_ROWS
 
     product = as_matmul(problem)

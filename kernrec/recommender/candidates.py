@@ -106,7 +106,7 @@ class KernelCandidates:
 
     @cached_property
     def shrinkage(self) -> Shrinkage:
-        """Correction of the kernel's predicted times towards the time of the fastest library (`estimate.reference`)."""
+        """Correction of optimistic predicted times, based on the fastest library's time (see `estimate.reference`)."""
         return self._ranked.shrinkage(self.number, self._problem)
 
     @property
@@ -262,7 +262,7 @@ class CandidateSet:
         return np.concatenate([kernel.risk for kernel in self.kernels])
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """Return a candidate's kernel (index in `kernels`, then object), and the candidate's index in this kernel."""
+        """Return (index of the candidate's kernel in `kernels`, kernel, index of the candidate in the kernel)."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 

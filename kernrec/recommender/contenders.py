@@ -133,7 +133,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
     Errors on two problems are correlated if the problems have similar sizes and the contenders are similar.
     """
-    # Index of each feature, keyed by (kernel,) or (kernel, tunable, value), then by dimension of the problem.
+    # Each pair of a term and a dimension has a column. A term is (kernel,) or (kernel, tunable, value).
     columns: dict[tuple[object, ...], dict[str, int]] = {}
     width = 0
     entries = []
@@ -179,7 +179,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _tree_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return decision-tree inputs (contenders, inputs) of each problem, or a list of None if any inputs are missing."""
+    """Return an array of decision-tree inputs per problem, or only None if any are missing. Rows are configs."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)

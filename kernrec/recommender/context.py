@@ -168,7 +168,7 @@ class GpuContext:
         return Space(tables, self.models, self.evidence(problem, [table.kernel.name for table in tables]), whole)
 
     def tables(self, problem: Problem) -> tuple[StaticTable, ...]:
-        """Return the static table of each library kernel that implements a problem.
+        """Return the `StaticTable` of each library kernel that implements a problem.
 
         Raise `KernrecError` if there is none.
         """

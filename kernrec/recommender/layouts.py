@@ -113,7 +113,7 @@ def in_best_layout(context: GpuContext, problem: Problem, others: tuple[str, ...
             kernel, latency_s = candidates.fastest_kernel
             if latency_s < best_s and lacks(problem, kernel, gpu):
                 best_s, chosen = latency_s, other
-    # The default layout cannot be faster if all its kernels also support the chosen layout.
+    # Skip the default layout if the chosen layout offers all kernels of the default layout.
     if chosen is not problem and _names(chosen, gpu.sm) >= _names(problem, gpu.sm):
         return chosen
     default = yield problem

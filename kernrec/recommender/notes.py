@@ -54,7 +54,7 @@ def of_recommendations(
     candidates: CandidateSet, recommendations: Sequence[Recommendation], beside: Sequence[Recommendation] = ()
 ) -> Remark:
     """Return a function that writes the notes on an answer."""
-    # The function must not refer to `candidates`, because an answer would then keep the whole set in memory.
+    # Do not use `candidates` in `lines`, because the answer keeps `lines`, and would keep all candidates in memory.
     gpu = candidates.gpu
     scopes = candidates.scopes
     refused: list[str] = []
@@ -302,7 +302,7 @@ def _source_of_counts(profiles: ProfileTable) -> str:
     return f"Instructions: counts from machine code{rest}."
 
 
-_WHOLE = 0.995  # A note would round a smaller share of PTX counts to 0 %.
+_WHOLE = 0.995  # Above this share, the rest would be printed as 0 %.
 
 
 def _configs(count: int) -> str:

@@ -170,7 +170,8 @@ class GpuRecommender:
     def answer_op(self, problem: Problem, query: Query, fixed: bool | None = None) -> Answer:
         """Return the answer for a problem of an op, from a cache if possible.
 
-        Choose the layout only if `fixed` is false. Report faster layouts only if `fixed` is true. None does neither.
+        Args:
+            fixed: False to choose the layout, True to keep it and report faster layouts, None to only keep it.
         """
         fixed = fixed if len(problem.definition.layouts) > 1 else None
         if (cached := self._answers.use(key := (self.context, problem, query, fixed))) is not None:
@@ -206,8 +207,8 @@ class GpuRecommender:
                     continue
                 searches.append((problem, in_best_layout(self.context, problem, others), None))
                 alone = alone and not others
-            # Compare layouts at the default power limit and clock. Use the requested points only if no problem has
-            # layouts to compare.
+            # Layouts are compared at the default power limit and clock. Without layouts to compare, prepare the
+            # requested points.
             compared_at = points if alone or points[0].is_default(self.gpu) else (DEFAULT_POINT,)
             while searches:
                 wanted = list[tuple[Problem, Asking, Problem]]()

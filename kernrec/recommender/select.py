@@ -43,9 +43,9 @@ def select(candidates: CandidateSet, query: Query) -> list[Picked]:
 
 
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
-    """Return the engine's picks. Raise `UsageError` if no candidate satisfies the bounds.
+    """Return the picks in `picked`, the engine's result. Raise `UsageError` if there are none.
 
-    `picked` is then the lowest power of any candidate in watts, or NaN if no candidate has the requested source.
+    Without picks, the result is the lowest power of any candidate in watts, or NaN if the source has no candidate.
     """
     if not isinstance(picked, float):
         return picked

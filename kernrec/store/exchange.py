@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHECKED = "checked.duckdb"
 """Name of a database file with checked measurements."""
 SOURCES = "sources.parquet"
-"""Name of a file that maps each measurement to the number of its bundle (columns `measurement_id` and `number`)."""
+"""Name of a file with the columns `measurement_id` and `number`, the number of the bundle with the measurement."""
 MEASUREMENTS = "checked.main.measurement"
 """SQL name of the measurements in the file `CHECKED`."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"
@@ -132,8 +132,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # If an optional column is NULL, `||` returns NULL for its name, value and comma, and `concat` skips NULL.
-        # Required columns use only `concat`, because `||` is slow.
+        # Leave out optional columns that are NULL: `||` joins name, value and comma to NULL, which `concat` skips.
+        # Join required columns by `concat` only, because `||` is slow.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]

@@ -90,7 +90,7 @@ class Evidence:
     """Fastest config of all kernels that were not requested, for each power limit and clock setting."""
 
     def __add__(self, other: "Evidence") -> "Evidence":
-        """Combine the evidence from two keys of the same problem."""
+        """Combine two parts of the evidence for one problem."""
         if other == Evidence():
             return self
         measured, foreign = (
@@ -122,7 +122,7 @@ _COMBINED = 5  # Number of columns of `ANSWERS` from `merged` to the last one.
 
 _ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz"
 
-# Query the people who signed each config's rows, in the database of rows that kernrec pulled from other people.
+# For each config, list the people who signed its rows.
 SIGNERS = """
     SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables,
            power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz, list(DISTINCT signer ORDER BY signer) AS signers
@@ -188,7 +188,7 @@ def read_log(
 
     answers = rows_of("answer", f"{ANSWERS} ORDER BY {_ORDER}")
     signers = by_config(signed, SIGNERS.format(merged=f"db.merged WHERE {condition}"))
-    # Compare only the user's own rows with other people's latency.
+    # Only the user's own rows are compared with other people's latency.
     others = by_config(merged and not all(row[-_COMBINED] for row in answers), _OTHERS)
 
     def whole(row: _Row) -> _Row:

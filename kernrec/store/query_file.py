@@ -69,8 +69,8 @@ class QueryFile:
 
     Args:
         data: Content of the file, mapped into memory.
-        fill: Function that receives this object and the name of an empty entry, and returns the content of a new query
-            file that contains the entry.
+        fill: Function that computes an empty entry. The function receives this object and the entry's name, and returns
+            the content of a new query file.
 
     Raises:
         ValueError: The index is damaged.
@@ -94,7 +94,7 @@ class QueryFile:
 
     @property
     def ends(self) -> list[str]:
-        """The lowest and the highest key of all measurements. Empty if there are no measurements."""
+        """The lowest and the highest key of all measurements, for `Stack.mark`. Empty if there are no measurements."""
         entry = self._entry(_ENDS)
         return [] if entry is None else [end for end in entry[0]["ends"] if end is not None]
 
@@ -240,7 +240,7 @@ _LOGS = """
 _PROFILES = "SELECT 'profiles', kernel, kernel_hash, sm::VARCHAR, count(*) FROM db.profile GROUP BY ALL ORDER BY ALL"
 _MEASUREMENTS = f"SELECT count(*), ({RETRACTED}) FROM db.measurement"
 _ENDS_PER_ROW = 10
-"""Number of measurement keys that can be compared in the time of computing an answer from one row."""
+"""Number of measurements that count as one row in `_together`, because comparing keys is fast."""
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
@@ -266,7 +266,7 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
 
 
 def _empty(database: "DatabaseQueries", made_of: list[str]) -> Iterator[bytes]:
-    """Yield a new query file in pieces. Fill only the entries of the analyzed kernels and of the entry names."""
+    """Yield a new query file in pieces. Only the entries `_KERNELS` and `_NAMES` have content."""
     ((measurements, retracted),) = database.query(_MEASUREMENTS)
     counts: list[tuple[Sequence[str], int]] = [(_ENDS, measurements // _ENDS_PER_ROW)]
     counts += [(name, count) for query in (_LOGS, _PROFILES) for *name, count in database.query(query)]

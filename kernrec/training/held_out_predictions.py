@@ -138,8 +138,8 @@ def _predict(groups: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProble
 def _costs(
     group: RowGroup, model: Model | None, calibrations: Mapping[str, Calibration]
 ) -> dict[str, dict[str, Array]]:
-    """Return the predicted latency and energy of a group, keyed by method, then by quantity. The keys `low` and `high`
-    are the ends of intervals."""
+    """Return the predicted latency and energy of a group, keyed by method, then by quantity. The methods `low` and
+    `high` are the ends of the interval of the method `learned`."""
     inputs, rank = group.inputs, _occupancy_rank(group)
     analytical = {"latency": inputs.latency_s, "energy": inputs.latency_s * inputs.power_w}
     calibration = calibrations.get(inputs.gpu.arch)

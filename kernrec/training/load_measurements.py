@@ -84,7 +84,7 @@ class Measurements:
     calibrations: Mapping[str, Calibration]
     """Calibrations in the groups' inputs, keyed by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the training data of each existing single-kernel model, keyed by kernel."""
+    """Hash of the training data of each kernel's own model, which an op's model corrects. Keyed by kernel."""
 
     @property
     def models_folder(self) -> Path:

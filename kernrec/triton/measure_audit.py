@@ -197,7 +197,7 @@ def _measure(
     for product in range(file.launches):
         step = Step(file, audit.served, made.tokens, product)
         wanted = [_tiles(stated_tiles(tiles, step.rows)) for tiles in launches]
-        # Pass all configs of the call, because measurements belong to a kernel with exactly these configs.
+        # Pass all compared configs, because measurements are stored for a kernel with exactly these configs.
         for call, _ in calls(step, made.compared):
             chosen = [config for config in call.configs or () if _tiles(config) in wanted]
             if chosen:

@@ -85,7 +85,7 @@ def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
         ValueError: the file is empty.
     """
     with open_input(path) as file:
-        if digest is not None:  # Read pieces, because reading the mapping would keep all pages in memory.
+        if digest is not None:  # Hashing the mapping instead would keep the whole file in memory.
             while piece := file.read(_PIECE):
                 digest.update(piece)
         if sys.platform == "win32":

@@ -24,7 +24,7 @@ def sources(root: Path) -> list[Path]:
 
 
 def file_name(root: Path) -> str:
-    """Return the file name of an engine for the running Python and a checkout's sources."""
+    """Return the name of the engine's file, which depends on the Python version and the engine's source code."""
     digest, start = hashlib.sha256(), len((root / "engine").as_posix()) - len("engine")
     for path in sources(root):
         # Every command in a checkout computes this hash, so avoid slower calls such as `path.relative_to`.

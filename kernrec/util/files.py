@@ -191,13 +191,13 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
 
     Args:
         path: path of the folder, by default from `new_scratch_path`.
-        beside: another path from `new_scratch_path`, to delete together with the folder.
+        beside: path of a second folder to delete, which other code may create.
     """
     folder = path or new_scratch_path()
     folder.mkdir(mode=0o700)
     descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        # Lock the file before writing to it. `remove_abandoned` keeps folders whose file is empty or locked.
+        # Lock the file before writing to it. `remove_abandoned` deletes folders if their file has text but no lock.
         with suppress(OSError):  # If the disk is full, a later write reports it.
             try_lock(descriptor)
             os.write(descriptor, (beside.name if beside else "-").encode())

@@ -103,7 +103,7 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""Prefixes that `short_config` prints instead of the names of tunables, and default values, which are not printed."""
+"""(prefix that `short_config` prints instead of the name, default value to omit), keyed by tunable."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 

@@ -141,7 +141,7 @@ API int cuGetErrorString(int error, const char** text) {
 API int cuGetExportTable(const void**, const void*) {
     Dl_info caller{};
     const bool known = dladdr(__builtin_return_address(0), &caller);
-    if (known && strstr(caller.dli_fname, "libnvrtc")) return kNotFound;  // NVRTC does not need the table.
+    if (known && strstr(caller.dli_fname, "libnvrtc")) return kNotFound;  // NVRTC works without export tables.
     // kernrec simulates a device in Python, so the CUDA runtime inside a package such as PyTorch must find no device.
     if (known && strstr(caller.dli_fname, "libcudart.so.")) return kNoDevice;
     stop("the program, or a package that it loads (CuPy), has the CUDA runtime inside; rebuild it with -cudart shared");

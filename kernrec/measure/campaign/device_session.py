@@ -214,7 +214,7 @@ class DeviceSession:
 
 
 REFERENCE_S = 60.0
-"""Maximum duration of a block in seconds."""
+"""Maximum number of seconds between two runs of the reference kernels."""
 _FIRST_S, _SHARE = 4.0, 0.25
 """Seconds of the first block. A later block may take the fraction `_SHARE` of the time of all earlier blocks."""
 

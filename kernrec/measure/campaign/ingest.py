@@ -64,7 +64,7 @@ def ingest(journal: Journal, note: Callable[[str], None] = lambda text: None, en
             except UsageError:
                 fitting = [_fits(measurement) for _, measurement in rows]
                 if all(fitting):
-                    raise  # An empty database accepts each row, so the error has another cause.
+                    raise  # Each row is valid by itself, so the error has another cause.
                 damaged += [record for (record, _), fits in zip(rows, fitting, strict=True) if not fits]
                 rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
                 opened.add_measurements(measurement for _, measurement in rows)

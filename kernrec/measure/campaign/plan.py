@@ -292,5 +292,5 @@ class Chooser:
         """Learn that a visit has ended after `seconds` on the device's clock."""
 
     def outcome(self) -> object:
-        """Return a summary of a refinement or a search. Return None for other strategies."""
+        """Return a summary for the user, or None if the strategy has no summary."""
         return None

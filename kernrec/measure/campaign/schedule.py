@@ -147,8 +147,8 @@ def front_neighborhood(latency_s: Sequence[float], energy_j: Sequence[float], co
     walk = np.lexsort((e, t))
     lowest = np.minimum.accumulate(e[walk])
     best = walk[np.concatenate(([True], e[walk][1:] < lowest[:-1]))]
-    # Each element of `beats` compares a config (row) with a front point (column): the smaller of the differences in
-    # log latency and in log energy. If the element is positive, the front point is better in both.
+    # `beats` compares configs (rows) with front points (columns). A positive element means that the front point has a
+    # lower latency and a lower energy. Its value is the smaller of the two differences.
     beats = np.minimum(t[:, None] - t[best], e[:, None] - e[best])
     distance = np.maximum(beats.max(axis=1), 0.0)
     order = np.lexsort((t, distance))

@@ -181,7 +181,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue a reset of all tensors of the first copy that a launch both reads and changes."""
+        """Queue a reset of the tensors that a launch both reads and changes. Only the first set of tensors is reset."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(

@@ -121,7 +121,7 @@ class CudaDevice:
         if not bound:
             raise MeasurementFailure(Outcome.CONSTRAINT, "the config has no launch on this problem")
         job = compile_job_for(kernel, config, problem, self.info.sm)
-        compiled = compile_job(job, CompileCache.default())  # The compile queue has filled the cache.
+        compiled = compile_job(job, CompileCache.default())  # The compile queue has compiled the job already.
         module = loaded_module(compiled)
         names = {launch.entry: entry_name(compiled.resources, launch.entry) for launch in bound}
         renewed = False

@@ -107,7 +107,8 @@ def _set(wanted: dict[str, Any], locked: int) -> str | None:
 
 
 def restore(uuid: str, locked: int) -> bool:
-    """Restore a GPU's limits from its open limits file, and clear the file. Return False if the driver refuses."""
+    """Restore a GPU's limits from a file, and clear the file. Return False if the driver refuses. `locked` is the file's
+    descriptor."""
     entry = read_limits(locked)
     if entry is None:
         return True

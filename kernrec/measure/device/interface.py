@@ -181,8 +181,7 @@ class Device(Protocol):
         """Create the inputs and expected outputs of a problem, and delete the data of the previous problem."""
 
     def load(self, subject: ConfigUnderTest) -> LoadedConfig:
-        """Load a config, and prepare its problem if needed. Only the caller can prepare a problem that a kernel's spec
-        defines, because `prepare` needs the folder of the spec."""
+        """Load a config, and prepare its problem if needed. Callers must prepare problems that a spec defines."""
 
     def references(self) -> Mapping[str, LoadedConfig]:
         """Load the two reference kernels: `compute`, limited by arithmetic, and `memory`, limited by DRAM."""

@@ -123,7 +123,7 @@ class LaunchTools:
 
     def hold(self, seconds: float) -> None:
         """Let the device wait for some seconds, during which the host can queue launches."""
-        self._wait_ns.value = int(seconds * 1e9)  # CUDA has copied the value for each queued launch.
+        self._wait_ns.value = int(seconds * 1e9)  # Queued launches have a copy of the earlier value.
         self._wait.queue(self.stream)
 
     def sm_clock_hz(self) -> float | None:

@@ -327,7 +327,7 @@ def _tensor_clk(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the busy clock cycles of (shared memory, its common port with L1, L1)."""
+    """Return the busy clock cycles of shared memory, of the port that it shares with L1, and of L1."""
     figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
@@ -354,7 +354,7 @@ def events(counts: Mapping[str, Count]) -> dict[str, Count]:
         parts = [c for metric, c in counts.items() if metric.endswith(endings) and metric not in _LOCAL_IN_L1]
         if parts:
             totals[event] = sum(parts[1:], parts[0])
-    # The energies of tensor operations were fitted to counts with one wavefront for each 128 bytes.
+    # Count one wavefront for each 128 bytes of operands of tensor cores, as when their energies were fitted.
     if moved := [counts[metric] for metric in _SHARED_BYTES if metric in counts]:
         totals[_SHARED_WAVEFRONTS] = totals.get(_SHARED_WAVEFRONTS, 0.0) + sum(moved[1:], moved[0]) / _WAVEFRONT_BYTES
     return totals

@@ -65,7 +65,7 @@ class Footprint:
     """Distinct bytes that 2, 4, 8, ... consecutive blocks access together, as multiples of `own_bytes`. A value of 0
     means that these blocks were not sampled."""
     stored_bytes: Array = np.inf
-    """Bytes that a block's stores write. Infinity means that L2 need not complete any sector (`filled`)."""
+    """Bytes that a block's stores write, or infinity if the stores are assumed to fill whole sectors."""
 
     def filled(self, whole: Array, blocks: Array) -> Array:
         """Return the bytes that L2 reads from DRAM to complete partly written sectors. `whole` is the distinct bytes of
@@ -109,8 +109,7 @@ class Rereads:
     """Bytes that a block loads more than once in each of C launches. A cache may evict the bytes between two loads."""
 
     far_bytes: tuple[Array, ...]
-    """Bytes that a block loads again after accesses to other data. Entry i contains the bytes for which the other data
-    exceeds `first_bytes` * 2**i bytes."""
+    """Bytes that a block loads again after it accessed more than `first_bytes` * 2**i bytes of other data (entry i)."""
     first_bytes: float
     cache_bytes: Array
     """L1 bytes per block."""

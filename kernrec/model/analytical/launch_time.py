@@ -67,15 +67,15 @@ class LaunchWork:
     - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic (1 for streams).
     - `SERIAL_CLK`: Clocks that L2 needs for atomic operations on the busiest sector.
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
-    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` that other warps of the block hide with their work. NaN means unknown:
-      one wait per barrier remains exposed.
-    - `LONE_WAITS`: Number of waits for L2 outside of loops that the longest block cannot hide with other work.
+    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block work. If the fraction is NaN, no
+      other warps work during one wait per barrier.
+    - `LONE_WAITS`: Number of waits for L2, outside of loops, that add to the time of the longest block.
     - `LOOPS` and following: Two rows for each loop: the trips of all blocks, and the trips of the longest block.
     """
 
     @classmethod
     def empty(cls, count: int, loops: int) -> "LaunchWork":
-        """Create work for `count` launches with `loops` loops. All figures are 0."""
+        """Create an object for `count` launches with `loops` loops, in which all numbers are 0."""
         return cls(np.empty(count, dtype=np.int64), np.zeros((LOOPS + 2 * loops, count)))
 
     @classmethod

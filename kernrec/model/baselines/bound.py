@@ -51,7 +51,7 @@ def sustained_flops(gpu: GPU, dtype: str) -> float:
 
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Data types outside of `FORMATS` to which each call of a backend first quantizes the activations."""
+"""Data types (not in `FORMATS`) for which a backend quantizes the activations in every call."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class Device:
 
     @cached_property
     def products(self) -> dict[str, Any]:
-        """Return a cache of the engine's matmul timers, keyed by layout. `features.matmul` fills the cache."""
+        """Return a cache for `features.matmul`, which stores an object of the engine for each layout."""
         return {}
 
     @cached_property

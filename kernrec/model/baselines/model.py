@@ -58,7 +58,7 @@ class GpuVendorModel:
         self._nearest: dict[tuple[str, str], list[Kind]] = {}
         """Cached results of `_kinds`, keyed by data type and layout."""
         self._timed: OrderedDict[Problem, list[tuple[Timed, int]]] = OrderedDict()
-        """Cached times, keyed by problem: pairs of the times of several problems, and the key's index among them."""
+        """For each problem, a cached list of (times of several problems, index of the problem in these times)."""
 
     def superseded(self, problem: Problem) -> frozenset[str]:
         """Return the superseded versions of backends that were recorded on the GPU, such as `vLLM@0.14.0`."""
@@ -149,7 +149,7 @@ class GpuVendorModel:
             recorded = kind.chosen.recorded
             if not recorded.is_case(sizes):
                 continue
-            # If a set contains this GPU, leave out backends that were only recorded on other GPUs.
+            # If an earlier set of recordings covers this GPU, ignore recordings of other GPUs.
             if taken and not kind.on_gpu:
                 break
             here = runs = kind.backends_for(sizes)

@@ -142,8 +142,8 @@ class Kind:
 
     @cached_property
     def items(self) -> tuple[int, int, int]:
-        """Return (dimension to pad, dimension to pad if there is a batch, maximum size after padding). A dimension is
-        an index in `DIMS`, or -1 if there is none to pad."""
+        """Return (dimension to pad, dimension to pad in batched problems, maximum size after padding). A dimension is
+        an index in `DIMS`, or -1 for no padding."""
         op, dims = self.chosen.recorded.op, self.features.DIMS
         names = [padded_dimension(op, self.layout, batched and dims[0] == "batch") for batched in (False, True)]
         alone, together = (dims.index(name) if name in dims else -1 for name in names)
@@ -196,7 +196,7 @@ class Kind:
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def bound(self, more: Any) -> Any:
-        """Return the engine's bound of problems and of their points. `more` is the engine's `MoreItems`."""
+        """Return the engine's bounds for the problems in `more`, which has the engine's class `MoreItems`."""
         if self._products is not None:
             return self._products.bound(more)
         return self.features.bound(self.device, more.sizes, self.layout).in_engine

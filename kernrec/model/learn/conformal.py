@@ -123,8 +123,7 @@ class Interval:
 
     @property
     def pooled(self) -> bool:
-        """Return whether too few groups were held out, so that the interval also uses errors of the analytical
-        model."""
+        """Return whether the interval also uses errors of the analytical model, for lack of held-out groups."""
         return self.groups < groups_needed(self.level)
 
     @property

@@ -366,8 +366,8 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
 
     Args:
         mean: Expected log cost of each of C contenders.
-        moves: Changes of `mean` (row) if the result of a measurement (column) exceeds its expectation by one scale of
-            Student's t, array of shape (C, measurements).
+        moves: Changes of `mean` if the result of a measurement exceeds its expectation by the scale parameter of
+            its Student's t-distribution, array of shape (C, measurements).
         reach: Maximum reduction.
     """
     choice = int(mean.argmin())

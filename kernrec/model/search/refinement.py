@@ -62,7 +62,7 @@ class Refinement:
         self._relearn()
         # (contender, expected gain) of the next measurements, in a list for each problem.
         self._sequences: list[list[tuple[int, float]]] = [[] for _ in range(len(posterior))]
-        self._as_of = [0] * len(posterior)  # For each problem, `_taken` when its list was computed.
+        self._as_of = [0] * len(posterior)  # For each problem, the value of `_taken` for its list.
         for problem in range(len(posterior)):
             self.look(problem)
 
@@ -106,7 +106,7 @@ class Refinement:
         """Return whether the mean regret is at most `until`, with high probability."""
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
-        # Let `next` first visit problems with fewer than two measurements if only they keep the bound above `until`.
+        # Visit problems with fewer than two measurements next if the bound is low enough without them.
         self._settling = bound > until >= bound - self.posterior.overlooked()
         return bound <= until
 

@@ -47,7 +47,7 @@ class RegretRecord:
 
     @property
     def factor(self) -> float:
-        """Return the factor that corrects stated regrets."""
+        """Return the factor by which to multiply uncorrected expected regrets."""
         shape, rate = self._gamma()
         return shape / rate
 

@@ -24,7 +24,7 @@ def copied(function: Function, ins: Instruction) -> tuple[str, str] | None:
 
 
 def removed_copies(function: Function) -> set[int]:
-    """Return the indices of the copies that the assembler removes."""
+    """Return the indices of the copy instructions that the assembler removes."""
     copies = {i: pair for i, ins in enumerate(function.instructions) if (pair := copied(function, ins)) is not None}
     named = {name for pair in copies.values() for name in pair}
     if not named:

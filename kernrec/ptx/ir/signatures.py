@@ -41,10 +41,10 @@ def _read(table: str) -> dict[str, list[_Form]]:
 
 
 # Each line lists instructions with necessary modifiers, then `=` and the operands. The first line that fits applies.
-# An operand is an address, a tensor, a label, or a register that is read (r:TYPE) or written (w:TYPE). The type T is
-# the last type in the instruction's name. F is the first of two types. W is T, or twice as wide in a `.wide`
-# instruction. A mark after the type allows a wider register (+) or a vector of any length (*). The mark v requires a
-# vector if the name contains v2, v4 or v8. An operand with ? is optional.
+# An operand is an address, a tensor, a label, or a register that is read (r:TYPE) or written (w:TYPE):
+#     T, F, W   last type in the instruction's name; first of two types; T, or twice as wide for a `.wide` instruction
+#     +, *, v   a wider register is allowed; a vector of any length; a vector if the name contains v2, v4 or v8
+#     ?         the operand is optional
 _TYPED = _read("""
 add.f32.f16 add.f32.bf16 sub.f32.f16 sub.f32.bf16 = w:F r:T r:F
 fma.f32.f16 fma.f32.bf16 = w:F r:T r:T r:F

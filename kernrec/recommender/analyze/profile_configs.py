@@ -82,7 +82,7 @@ class ConfigProfiler:
         return {key for table in tables for key in self._up_to_date_keys(table)}
 
     def _up_to_date_keys(self, table: ProfileTable) -> Sequence[str]:
-        # Only profiles from sampled blocks depend on the version of the emulator.
+        # A new version of the emulator only outdates profiles that were made from a sample of blocks.
         if not self.kernel.sampled:
             return table.variant_keys
         if VERSION not in table.metrics:
@@ -146,7 +146,7 @@ class ConfigProfiler:
             job = compile_job_for(kernel, failure.config, problem, sm)
             if job.triton is not None:  # The user's Python code runs only in workers.
                 return KernrecError(f"{config_text(failure.config)}: {failure.message}")
-            ((_, compiled),) = compile_many([job], processes=1)  # The compiled code is usually cached.
+            ((_, compiled),) = compile_many([job], processes=1)
             if isinstance(compiled, CompileError):
                 raise compiled
             module = parse(compiled.ptx)

@@ -279,7 +279,7 @@ def adapted(
     for number, (quantity, estimates) in enumerate((("latency", predicted.latency), ("energy", predicted.energy))):
         value, adaptation = estimates.value[scored] * factors[quantity], adaptations.get(quantity)
         below, above, source, own = (estimates.by_kind(row)[scored] for row in range(4))
-        source = np.where(source == TRANSFERRED, LEARNED, source)  # Measurements adapted the model to the GPU.
+        source = np.where(source == TRANSFERRED, LEARNED, source)  # Adapted models count as learned.
         if adaptation is not None and adaptation.interval.groups >= groups_needed():
             low, high = adaptation.interval.around(value)
             below, above = value / low, high / value

@@ -35,12 +35,13 @@ OWN: float = query.OWN_SHARE
 """Fraction of a prediction's variance that is individual to the config, unless a model states another fraction.
 
 For recorded convolutions on three GPUs, scaling to five measurements reduced the error of a transferred model from 44
-to 26 %, from 16 to 10 % and from 30 to 7 %. The median ratio of the errors is 0.59, and the ratio of variances 0.35.
+to 26 %, from 16 to 10 % and from 30 to 7 %. The median ratio of the errors is 26 / 44 = 0.59. The ratio of the
+variances is 0.59**2 = 0.35.
 """
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
-    """Combine intervals and sources of estimates in an array. Many estimates can refer to the same column.
+    """Return an array in which each column describes the interval and the source of one or more estimates.
 
     Args:
         below: ratio of the value to the lower end of the 90 % interval.
@@ -50,7 +51,7 @@ def kinds_of(below: Array | float, above: Array | float, source: Array | int, ow
             (2, K) for latency and energy.
 
     Returns:
-        Array with one row per argument, (4, K). For latency and energy, (2, 4, K).
+        Array of shape (4, K) with one row per argument, or of shape (2, 4, K) for latency and energy.
     """
     kinds = np.empty((*own.shape[:-1], 4, own.shape[-1]))
     for row, values in enumerate((below, above, source, own)):

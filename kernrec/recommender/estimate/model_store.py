@@ -108,7 +108,7 @@ class ModelStore:
         key = op, kernel.name, kernel.hash, gpu.name, gpu.sm, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
-            # Do not cache a result with a new warning, because the next call of `scope` skips the faulty file.
+            # After a warning, the next call skips the faulty file and may return another model, so do not cache.
             if len(self._reported) > reported:
                 return scope
             self._scopes[key] = scope
@@ -122,8 +122,8 @@ class ModelStore:
         if trained_above not in (None, own.trained.training["data_sha256"]):
             self._warn(f"model {above.trained.name} was trained to correct another model of {kernel.name}; not used")
             return own
-        # An op's model takes precedence only if trained on the kernel and on the GPU. If the kernel's own model was not
-        # trained on the GPU, tests of the op's model on held-out GPUs suffice.
+        # The op's model must have been trained on the kernel. It must also have been trained on the GPU or, if the
+        # kernel's own model was not, tested on held-out GPUs.
         carries_over = not own.gpu_known and above.model.tried_on_new_gpus
         if not above.kernel_known or not (above.gpu_known or carries_over):
             return own
@@ -169,7 +169,7 @@ class ModelStore:
 
     @property
     def reported(self) -> bool:
-        """Whether the store has warned about a file. Later calls may then use other models."""
+        """Whether the store has warned about a file."""
         return bool(self._reported)
 
     def warnings(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Find the reference time of a problem, which corrects optimistic predictions of the analytical model.
 
 The reference time is the shortest time of all baselines, and of Triton kernels with models that were trained on this
-GPU. The lead of a kernel is log(reference time / predicted time). Either the kernel is fast, or the predicted time is
-too short. So the engine (`shrinkage_of`) multiplies the lead by the fraction
+GPU. A kernel's predicted lead is log(reference time / predicted time). The lead is large if the kernel is fast, or if
+the prediction is optimistic. So the engine (`shrinkage_of`) multiplies the lead by the fraction
 
     (among**2 + reference**2) / (own**2 + among**2 + reference**2)
 
@@ -10,8 +10,8 @@ too short. So the engine (`shrinkage_of`) multiplies the lead by the fraction
     reference   standard deviation of the reference time on this GPU
     among       standard deviation among kernels of independent authors (`kAmongKernels`)
 
-The fraction weights prediction and reference time by their inverse variances. It is about 0.5 for a reference time
-from this GPU (standard deviation 2 to 4 %), and nearly 1 for a reference time from other GPUs (20 to 40 %).
+A fraction of 1 keeps the predicted time, and 0 replaces it by the reference time. The fraction is about 0.5 for a
+reference time from this GPU (standard deviation 2 to 4 %), and nearly 1 if it is from other GPUs (20 to 40 %).
 """
 
 from collections.abc import Sequence
@@ -39,12 +39,13 @@ _WHOLE = {
 
 The values of single GPUs have these ranges:
 
-    matmul         0.08 to 0.19 (A100, RTX 3090, A6000, L40S, H100, H200). Predictions for B200 are not too fast.
+    matmul         0.08 to 0.19 (A100, RTX 3090, A6000, L40S, H100, H200)
     matmul, 8 bits 0.16 to 0.61
     attention      0.34 (A100) and 0.42 (H200)
     conv2d, f32    0.39 to 0.86, because cuDNN uses Winograd's algorithm
 
-All architectures share a value, because values differ more within an architecture than between architectures.
+Matmuls on B200 are left out, because no prediction for them is too fast. All architectures share a value, because
+values differ more within an architecture than between architectures.
 """
 UNMEASURED = log(INTERVAL) / DEVIATIONS
 """Standard deviation of the analytical model's error that is assumed for kernels without recordings."""

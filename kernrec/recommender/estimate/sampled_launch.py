@@ -23,8 +23,8 @@ _L1_LATENCY_CLK = 33.0
 _ROW_BYTES = 123.0
 """Bytes that DRAM can move in the time between two row activations.
 
-The value follows from `add_strided` in the anchor textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096. If each access moves
-64 consecutive bytes, this kernel reaches 0.62 and 0.65 of the bandwidth of a copy.
+The value follows from the kernel `add_strided` in textbook_rtx3060_rtx3070ti.csv, at 4096 x 4096. With accesses to 64
+consecutive bytes, the kernel reaches 0.62 and 0.65 of the bandwidth of a copy.
 
 A bank can activate a row while other banks move data. So an access takes the longer of activation and transfer, not
 the sum. Recorded matmuls confirm the maximum (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k). Accesses of
@@ -201,7 +201,7 @@ def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
     """Convert demand per block to demand per loop trip, for variants whose blocks do unequal work."""
-    # `StaticTable.trips` counts waits for memory as loop trips, and gives the longest block more trips.
+    # A loop trip of these variants is one wait for memory. `StaticTable.trips` gives the longest block more trips.
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
         return demand

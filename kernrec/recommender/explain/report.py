@@ -273,7 +273,7 @@ class Report(JsonForm):
 
     @property
     def difference(self) -> dict[str, float]:
-        """Relative change of each figure from the config `other` (if any) to the explained config."""
+        """Relative change of each figure if `subject` replaces `other`. Empty if there is no other config."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:

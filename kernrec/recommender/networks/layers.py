@@ -135,7 +135,7 @@ def in_best_layouts(
     """Choose the layout of each layer for which neither the user nor the network specifies a layout.
 
     Independent layers get their best layouts. All other layers of an op share a layout, because tensors pass between
-    them. A new layout replaces the default if kernels that only the new layout allows would take most of the time.
+    them. A new layout replaces the default only if kernels that need the new layout would take most of the time.
 
     Returns:
         Layers in the chosen layouts, and the chosen layouts that differ from the default, keyed by op.

@@ -66,7 +66,7 @@ def answer_network(
             workload, memory, gpu, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    # A layer without a kernel may run in any backend. The power limit of `query` already enforces `max_power_w`.
+    # A layer without a kernel may use any backend. Without `max_power_w`, the power limit of `query` still applies.
     of_all_backends = replace(query, backends=(), max_power_w=None)
 
     def answer(problem: Problem) -> Answer:

@@ -30,9 +30,9 @@ BEST_RANKED = 3
 PAIR_SPREAD = 0.16
 """Standard deviation of log(predicted ratio / true ratio), for the ratio of two configs' times.
 
-The value is the root mean square of log(predicted ratio) for eight pairs of configs on an A100 and an H100 with 1,024
-tokens (`tools/evidence expert-files`). vLLM's tuner measured one config of each pair as the best of hundreds, but the
-model predicts that the second config is faster. The true ratio is assumed to be 1.
+The value comes from eight pairs of configs on an A100 and an H100 with 1,024 tokens (`tools/evidence expert-files`).
+vLLM's tuner measured hundreds of configs and chose the first of each pair, but the model predicts that the second is
+faster. The value is the root mean square of log(predicted ratio), as if both configs took equal times.
 """
 OTHER_SPREAD = math.log(SPREAD.ratio) / DEVIATIONS
 """Standard deviation as in `PAIR_SPREAD` for kernels other than matmuls."""

@@ -202,5 +202,5 @@ def _vllm_experts_kernel(file: TunedFile, served: Deployment, sm: int) -> str:
             return "FlashInfer CUTLASS" if served.ep > 1 else ""
         return {10: "FlashInfer TRTLLM", 12: "DeepGEMM"}.get(family, "")
     if file.block is not None:
-        return ""  # Only the tuned kernel supports other block sizes.
+        return ""  # Only the tuned kernel supports blocks other than 128 x 128.
     return {9: "FlashInfer or vLLM's CUTLASS", 10: "FlashInfer", 12: "FlashInfer CUTLASS"}.get(family, "")

@@ -18,7 +18,7 @@ from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
-"""Minimum size of a block of weights with one scale, after vLLM divided blocks to fit the width on one GPU."""
+"""Minimum height and width of a block of weights that shares a scale, if vLLM divides blocks to fit a GPU."""
 
 
 class Kind(StrEnum):
@@ -198,7 +198,7 @@ def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
 
 def reads_files(quantization: Quantization, engine: str) -> bool:
     """Return whether an engine's kernel for this quantization reads tuned files."""
-    if quantization.method == "compressed-tensors" and engine == "sglang":  # SGLang runs Marlin for all others.
+    if quantization.method == "compressed-tensors" and engine == "sglang":  # SGLang runs Marlin if this is false.
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
 

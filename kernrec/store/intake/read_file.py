@@ -180,7 +180,7 @@ class FileReader:
                 " GROUP BY 1"
             )
             facts = {number: fact for number, *fact in connection.execute(seen).fetchall()}
-            if not again:  # The parent process reads tables only, not the view `measurement`.
+            if not again:  # Replace the view `measurement` by a table, because the parent process only reads tables.
                 connection.execute("DROP VIEW db.measurement; ALTER TABLE db.measurement_read RENAME TO measurement")
         read: list[dict[str, Any]] = []
         for number, rows in enumerate(counts):

@@ -146,7 +146,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
 
 
 def parse_withdrawal(content: bytes, title: str) -> Withdrawal:
-    """Parse an untrusted withdrawal. Raise `UsageError` with the name `title` if the content is not valid."""
+    """Parse an untrusted list of rows to withdraw. Raise `UsageError` with the name `title` if it is not valid."""
     with parsing(title, "a withdrawal"):
         document = json.loads(content)
         old = document["format"] == _OLD_WITHDRAWAL
@@ -210,7 +210,6 @@ def _matching(document: Mapping[str, Any], name: str, pattern: re.Pattern[str]) 
 
 
 def _signed_texts(document: Mapping[str, Any], **patterns: re.Pattern[str]) -> dict[str, Any]:
-    """Return some texts of a document, including its creation time. Raise `ValueError` if a text has a wrong form."""
     patterns |= {"created_at": _TIME, "made_by": TEXT}
     texts = {name: _matching(document, name, pattern) for name, pattern in patterns.items()}
     datetime.fromisoformat(texts["created_at"])

@@ -127,7 +127,7 @@ def _counted(kernel: Row, source: str, row: Row) -> dict[str, float]:
     counts: dict[str, float] = {metric: value * blocks for metric, value in per_block.items()}
     held = int(occupancy(_GPU.limits, threads, resources.registers, resources.static_smem_bytes).blocks)
     counts["registers"] = resources.registers
-    counts["code_bytes"] = len(compiled.cubin)  # The file's headers are small.
+    counts["code_bytes"] = len(compiled.cubin)  # This includes small headers.
     in_l1, counts["dram_sectors"] = _cached(per_block, launch, held, resources.static_smem_bytes)
     counts["l2_read_sectors"] = _sum(counts, ["global.*.read_sectors"]) * (1.0 - in_l1)
     return counts

@@ -10,8 +10,9 @@ the power for the recorded time, with coefficients that were fitted without the 
 each GPU is held out. `kernrec.model.analytical.spread.SPREAD` contains widths that this tool printed.
 
 All configs of a kernel on a GPU share a part of their error. So all kernels, and all GPUs of a kernel, have equal
-weights. Hierarchical conformal prediction (`kernrec.model.learn.conformal`) adds an imaginary kernel with the 90 %
-interval `INTERVAL`. The fraction `OWN` of its variance is specific to each config. All bottlenecks have one width.
+weights. Hierarchical conformal prediction (`kernrec.model.learn.conformal`) adds an assumed kernel to the recorded
+kernels. The 90 % interval of the assumed kernel is `INTERVAL`, and a fraction `OWN` of the variance differs by config.
+All bottlenecks share a width.
 """
 
 from collections.abc import Sequence

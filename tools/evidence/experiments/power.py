@@ -173,9 +173,8 @@ def _ratio_at_limit(load: Load, model: PowerModel, more_j: float | np.ndarray = 
 
 
 def _long_runs(loads: Sequence[Load]) -> None:
-    """Print (recorded energy / energy in the power model) of tensor cores in long matmuls. Also print predicted over
-    recorded throughput with the model's ratio, and with the median ratio of the other GPUs. Skip GPUs whose energies
-    were fitted to long runs."""
+    """Compare the energy of tensor cores in long matmuls, and the throughput, with the power model. Skip GPUs whose
+    energies were fitted to long runs."""
     rows = []
     for load, model in ((load, PowerModel.for_gpu(find_gpu(load.gpu))) for load in loads):
         if model.long_run > 1.0:

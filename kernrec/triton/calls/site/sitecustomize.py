@@ -43,7 +43,7 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            vars(spec)["_initializing"] = False  # importlib clears the flag too late for `_loaded`.
+            vars(spec)["_initializing"] = False  # `_loaded` needs a finished module.
             _loaded()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
