@@ -90,7 +90,7 @@ class Change:
 
     why: str
     paths: str = ""
-    """Regular expression that is searched in the text of a difference, which begins with the path of the value."""
+    """Regular expression for the text of a difference. The text begins with the path of the value."""
     ops: Sequence[str] = ()
     gpus: Sequence[str] = ()
     dtypes: Sequence[str] = ()

@@ -162,7 +162,7 @@ def _bound(
         matched = match_launches(file.results, kernel, problem, gpu)
     else:
         matched, excluded = bind_rows(file, kernel, problem, gpu, ignored)
-    # Keep the median row of each config if columns are ignored. Otherwise, all rows of a config are repetitions.
+    # Keep the median row of each config if columns are ignored. Otherwise, keep all rows, because they are repetitions.
     variants = by_config(matched) if ignored else [[row] for row in matched]
     rows = [median_row(each) for each in variants]
     notes = list(file.notes)

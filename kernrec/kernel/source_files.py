@@ -139,7 +139,6 @@ def _project_root(folder: Path) -> Path | None:
 
 
 def _project_header(folder: Path, name: str) -> Path | None:
-    """Return the path of a header in a project, or None if it is missing or ambiguous."""
     if (root := _project_root(folder)) is None:
         return None
     near = [folder.absolute(), *folder.absolute().parents]

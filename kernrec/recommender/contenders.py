@@ -179,7 +179,7 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _tree_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """Return an array of decision-tree inputs per problem, or only None if any are missing. Rows are configs."""
+    """Return each problem's decision-tree inputs, array of shape (configs, inputs), or only None if any are missing."""
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHECKED = "checked.duckdb"
 """Name of a database file with checked measurements."""
 SOURCES = "sources.parquet"
-"""Name of a file with the columns `measurement_id` and `number`, the number of the bundle with the measurement."""
+"""Name of a file that lists each measurement's bundle by number (columns `measurement_id` and `number`)."""
 MEASUREMENTS = "checked.main.measurement"
 """SQL name of the measurements in the file `CHECKED`."""
 _LAUNCH = "kernel, kernel_hash, code_key, sm, launch"

@@ -143,7 +143,6 @@ def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool, kw_o
 def _defaults(
     cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasses.Field[Any]"], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the defaults of the fields that are not in `arguments`."""
     values: dict[str, Any] = {}
     for name in names:
         field = described.get(name)

@@ -106,10 +106,9 @@ def _set(wanted: dict[str, Any], locked: int) -> str | None:
     return None
 
 
-def restore(uuid: str, locked: int) -> bool:
-    """Restore a GPU's limits from a file, and clear the file. Return False if the driver refuses. `locked` is the file's
-    descriptor."""
-    entry = read_limits(locked)
+def restore(uuid: str, descriptor: int) -> bool:
+    """Restore a GPU's limits from a file, and clear the file. Return False if the driver refuses."""
+    entry = read_limits(descriptor)
     if entry is None:
         return True
     nvml = library()
@@ -126,7 +125,7 @@ def restore(uuid: str, locked: int) -> bool:
         except nvml.NVMLError:
             refused = True
     if not refused:
-        write_limits(locked, None)
+        write_limits(descriptor, None)
     return not refused
 
 

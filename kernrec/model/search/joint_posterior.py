@@ -366,8 +366,8 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
 
     Args:
         mean: Expected log cost of each of C contenders.
-        moves: Changes of `mean` if the result of a measurement exceeds its expectation by the scale parameter of
-            its Student's t-distribution, array of shape (C, measurements).
+        moves: Array of shape (C, measurements): change of `mean` if a measured value exceeds its expectation by the
+            scale of Student's t-distribution.
         reach: Maximum reduction.
     """
     choice = int(mean.argmin())

@@ -342,7 +342,6 @@ class _Folding:
                 self.cost[writer] = _NOTHING
 
     def _predicate(self, position: int, ins: Instruction) -> None:
-        """Fold a logic function of predicates into the comparison that computes one of its operands."""
         if ins.opcode == "not":
             self.cost[position] = _NOTHING
             return

@@ -82,7 +82,7 @@ class ConfigProfiler:
         return {key for table in tables for key in self._up_to_date_keys(table)}
 
     def _up_to_date_keys(self, table: ProfileTable) -> Sequence[str]:
-        # A new version of the emulator only outdates profiles that were made from a sample of blocks.
+        # A new version of the emulator outdates only profiles from a sample of blocks.
         if not self.kernel.sampled:
             return table.variant_keys
         if VERSION not in table.metrics:

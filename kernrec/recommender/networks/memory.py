@@ -75,7 +75,7 @@ def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
 
 
 def _parts(problem: Problem) -> tuple[int, int, int]:
-    """Return the bytes of a layer's weights, of its keys and values, and of its other tensors."""
+    """Return the bytes of a layer's (weights, keys and values, other tensors)."""
     sizes, tensors = problem.dim, problem.tensor_bytes
     names = () if sizes.get("batch", 1) > 1 and problem.op == "matmul" else _WEIGHTS.get(problem.op, ())
     weights = sum(size for name, size in tensors.items() if name.removesuffix("_scale") in names)

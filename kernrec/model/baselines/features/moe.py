@@ -116,7 +116,7 @@ def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Ar
 
 @lru_cache(256)
 def _shares(experts: int, ep: int, routing: int) -> Array:
-    """Return the fraction of all assignments of tokens that each expert on the busiest of `ep` GPUs gets."""
+    """Return, for each expert on the busiest of `ep` GPUs, the fraction of all token assignments."""
     local = max(experts // ep, 1)
     if not routing:
         return np.full(local, 1 / experts)
