@@ -258,12 +258,12 @@ void LaunchTimes::compute(const Launch& launch, Problem& problem, const int64_t*
         return;
     launch_ = nullptr;
     places.clear(), columns.clear(), rows_.clear(), variants_.clear(), columns_.clear();
-    const int32_t* const groups = launch.groups();
-    if (groups != nullptr) in_group_.assign(size_t(launch.group_count()), -1);
+    const Domain* const groups = launch.groups();
+    if (groups != nullptr) in_group_.assign(size_t(groups->size), -1);
     for (int64_t place = 0; place < count; place++) {
         const int64_t row = rows[place];
         if (!launch.performed(row)) continue;
-        int32_t none = -1, &first = groups == nullptr ? none : in_group_[size_t(groups[row])];
+        int32_t none = -1, &first = groups == nullptr ? none : in_group_[size_t(groups->index[size_t(row)])];
         if (first < 0 || !launch.alike(rows_[size_t(first)], row)) first = int32_t(rows_.size()), rows_.push_back(row);
         places.push_back(place), columns.push_back(first);
     }

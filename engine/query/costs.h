@@ -29,8 +29,7 @@ class Launch {
     bool performed(int64_t row) const { return performed_[size_t(row)]; }
     int64_t variant(int64_t row) const { return variant_[size_t(row)]; }
     // Combinations of the tunables that the work depends on, besides the geometry; null if each config has its own.
-    const int32_t* groups() const { return groups_ > 1 ? space_.domain(groups_).index.data() : nullptr; }
-    int64_t group_count() const { return space_.domain(groups_).size; }
+    const Domain* groups() const { return groups_ > 1 ? &space_.domain(groups_) : nullptr; }
     // Return whether two configs with the same combination have the same work and variant.
     bool alike(int64_t row, int64_t other) const {
         return variant(row) == variant(other) && geometry_(0, row) == geometry_(0, other) &&

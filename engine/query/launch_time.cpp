@@ -83,158 +83,154 @@ struct Block {
 
     // Add the demand of all loops of one launch.
     KERNREC_INLINE void add_loops(const Demand& demand, int64_t loops, int64_t variant, const Table<const double>& all,
-                                  int64_t column, int64_t i);
-    KERNREC_INLINE void combine_pipes(const Device& device);
-    KERNREC_INLINE void share_pipes(const Device& device);
-    KERNREC_INLINE void take_turns(const Device& device);
-    KERNREC_INLINE void finish(const Device& device);
+                                  int64_t column, int64_t i) {
+        const double* const rates = demand.of(variant);
+        const double blocks = all(kBlocks, column), warps = all(kWarps, column);
+        const double share = 1.0 / blocks, barrier_clk = maximum(kBarrierClk, kBarrierWarpClk * warps);
+        double sums[kQuantityCount] = {}, counted = 0.0, beyond = 0.0, beyond_clk = 0.0, between_clk = 0.0;
+        for (int64_t q = 0; q < kInTurn; q++) sums[q] = rates[q] * blocks;
+        if (demand.stretched) sums[kInTurn] = rates[kInTurn] * blocks;
+        for (int64_t loop = 1; loop <= loops; loop++) {
+            const double* const of_loop = rates + loop * demand.quantities;
+            const double count = all(kLoops + 2 * (loop - 1), column);
+            for (int64_t q = 0; q < kInTurn; q++) sums[q] = sums[q] + of_loop[q] * count;
+            if (demand.stretched) sums[kInTurn] = sums[kInTurn] + of_loop[kInTurn] * count;
+            const double average = count * share;
+            const double more = all(kLoops + 2 * (loop - 1) + 1, column) - average;
+            counted = counted + average;
+            beyond = beyond + more;
+            if (demand.grouped) between_clk = between_clk + of_loop[kBetweenGroups] * minimum(average, 1.0);
+            beyond_clk = beyond_clk + (of_loop[kAlone] / warps + of_loop[kBarriers] * barrier_clk) * more;
+        }
+        for (int64_t q = 0; q < kQuantityCount; q++) total[q][i] = sums[q];
+        each[i] = share, trips[i] = counted, longer[i] = beyond, longer_clk[i] = beyond_clk, first_clk[i] = between_clk;
+    }
+
+    // Combine the pipes of an average block by a smooth maximum. Warps in different phases use different pipes, so two
+    // pipes of equal time take 2**(1/8) = 1.09 times the time of one. This fits recorded spaces better than the
+    // factor 1.19 of core and DRAM.
+    KERNREC_INLINE void combine_pipes(const Device& device) {
+        for (int64_t q = 0; q < kPipes; q++)
+            for (int64_t i = 0; i < kLanes; i++) pipe_clk[q][i] = total[q][i] * each[i];
+        // Replace the pipes of shared memory and L1 by their common port.
+        const auto clk = [&](int64_t q, int64_t i) { return total[q < kShared ? q : int64_t(kPort)][i] * each[i]; };
+        for (int64_t i = 0; i < kLanes; i++) peak[i] = clk(0, i), shares[i] = 0.0;
+        for (int64_t q = 1; q <= kShared; q++)
+            for (int64_t i = 0; i < kLanes; i++) peak[i] = maximum(peak[i], clk(q, i));
+        for (int64_t q = 0; q <= kShared; q++)
+            for (int64_t i = 0; i < kLanes; i++) shares[i] = shares[i] + eighth_power(clk(q, i) / peak[i]);
+        for (int64_t i = 0; i < kLanes; i++) {
+            barriers[i] = total[kBarriers][i] * each[i];
+            block_clk[i] = maximum(peak[i] * eighth_root(shares[i]), barriers[i] * (kBarrierWarpClk * work[kWarps][i]));
+            by_scheduler[i] = block_clk[i], shared_f64[i] = 0.0;
+        }
+        if (!device.few_f64) return;
+        for (int64_t i = 0; i < kLanes; i++) {  // Clocks of the pipes that belong to one scheduler.
+            shared_f64[i] = eighth_power(total[kF64][i] * each[i] / peak[i]);
+            by_scheduler[i] = maximum(peak[i] * eighth_root(maximum(shares[i] - shared_f64[i], 0.0)),
+                                      barriers[i] * (kBarrierWarpClk * work[kWarps][i]));
+        }
+    }
+
+    KERNREC_INLINE void share_pipes(const Device& device) {
+        const double memory_clk = device.memory_clk, sms = device.sms, dram_byte_s = device.dram_byte_s;
+        for (int64_t i = 0; i < kLanes; i++) {
+            const double warps = work[kWarps][i];
+            // Users of the pipes: whole blocks if barriers keep their warps together, otherwise warps.
+            const double overlapped = work[kOverlapped][i], ahead = work[kPrefetch][i];
+            double together_part = minimum(barriers[i] / maximum(work[kWaitRounds][i], 1.0), 1.0);
+            together_part = overlapped == overlapped ? 1.0 - overlapped : together_part;
+            const double own = block_clk[i] * (together_part + (1.0 - together_part) / warps);
+            // Latency of an average block: its instructions in order, barriers, and loads that prefetching does not
+            // hide.
+            const double barrier_clk = maximum(kBarrierClk, kBarrierWarpClk * warps);
+            const double alone_clk = maximum(total[kAlone][i] * (each[i] / warps) + barriers[i] * barrier_clk, own);
+            const double wait_clk = memory_clk / maximum(ahead, 1.0);
+            const bool none_ahead = ahead == 0.0;
+            const double late = maximum(trips[i] * wait_clk - (none_ahead ? 0.0 : alone_clk), 0.0);
+            const double start_clk = none_ahead ? kStartClk : memory_clk + kBlockClk;
+            wait[i] = alone_clk - own + late + start_clk;
+            dram_s[i] = work[kDramBytes][i] * work[kDramSlowdown][i] * dram_byte_s;
+            // In a round, an SM finishes `concurrent` blocks. It takes the pipe time of one block, plus the longer of
+            // that block's waits and the other blocks' pipe time.
+            const double per_sm = std::ceil(work[kBlocks][i] / sms);
+            const double together = minimum(work[kConcurrent][i], per_sm);
+            full[i] = std::floor(per_sm / together);
+            const double rest = per_sm - full[i] * together;
+            uneven[i] = rest > 0.0 ? 1.0 : 0.0;
+            const double busy = occupied_clk(together, block_clk[i], by_scheduler[i], shared_f64[i], warps);
+            const double busy_rest = occupied_clk(rest, block_clk[i], by_scheduler[i], shared_f64[i], warps);
+            // While a scheduler runs one warp's arithmetic between tensor instructions, its tensor core is idle. A
+            // block of warpgroups has no work before its first tiles arrive, so no matmul hides the arithmetic then.
+            double between = total[kBetween][i] * (4.0 * each[i] / warps);
+            const double exposed =
+                kGroupsShare * (total[kBetweenGroups][i] * each[i]) + (1.0 - kGroupsShare) * first_clk[i] + start_clk;
+            between = first_clk[i] > 0.0 ? between + exposed : between;
+            least[i] = busy + between;
+            least_rest[i] = maximum(busy_rest + between, own);
+            own_clk[i] = own, alone[i] = alone_clk, together_share[i] = together_part;
+            sm_clk[i] =
+                full[i] * turns_clk(own, wait[i], least[i]) + uneven[i] * turns_clk(own, wait[i], least_rest[i]);
+            times[kBusy][i] = full[i] * busy + busy_rest;
+            in_turn_s[i] = 0.0;
+        }
+    }
+
+    // Add the waits of blocks whose warps wait for DRAM or one pipe, while other pipes idle.
+    KERNREC_INLINE void take_turns(const Device& device) {
+        const double clock_hz = device.clock_hz, chip_hz = clock_hz * device.sms;
+        for (int64_t i = 0; i < kLanes; i++) {
+            const double in_turn_clk = total[kInTurn][i] * each[i];
+            const double in_turn = own_clk[i] + maximum(in_turn_clk - block_clk[i], 0.0) * together_share[i];
+            const double longest = maximum(alone[i], in_turn);
+            const double exposed =
+                exposed_clk(longest, wait[i] - (alone[i] - own_clk[i]), dram_s[i] * chip_hz * each[i]);
+            wait[i] = wait[i] + (longest - alone[i]) + (in_turn_clk > 0.0 ? exposed * together_share[i] : 0.0);
+            const double in_turns = full[i] * turns_clk(own_clk[i], wait[i], least[i]) +
+                                    uneven[i] * turns_clk(own_clk[i], wait[i], least_rest[i]);
+            in_turn_s[i] = (in_turns - sm_clk[i]) / clock_hz;
+            sm_clk[i] = in_turns;
+        }
+    }
+
+    KERNREC_INLINE void finish(const Device& device) {
+        const double clock_hz = device.clock_hz, memory_clk = device.memory_clk, slower = device.core_time;
+        const double l2_clk = device.l2_clk_per_sector, l2_latency_clk = device.l2_latency_clk;
+        const double dram_time = device.dram_time;
+        for (int64_t i = 0; i < kLanes; i++) {
+            // Add the time for which the longest block runs after all other blocks have ended.
+            const double wait_clk = memory_clk / maximum(work[kPrefetch][i], 1.0);
+            const double clk =
+                sm_clk[i] + maximum(longer_clk[i], longer[i] * wait_clk) + work[kLoneWaits][i] * l2_latency_clk;
+            const double l2_s = maximum(total[kSectors][i] * l2_clk, work[kSerialClk][i]) * (1.0 / clock_hz);
+            times[kCoreTime][i] = smooth_maximum(clk / clock_hz, l2_s) * slower;
+            times[kDramTime][i] = dram_s[i] * dram_time;
+            times[kCoreJoules][i] = total[kCoreJ][i];
+            times[kBusy][i] = times[kBusy][i] / clock_hz * slower;
+            times[kLatency][i] = (full[i] + uneven[i]) * (own_clk[i] + wait[i]) / clock_hz * slower;
+            times[kL2Time][i] = l2_s * slower;
+            times[kInTurnTime][i] = in_turn_s[i] * slower;
+            times[kResource][i] = 0.0;
+            most[i] = pipe_clk[0][i];
+        }
+        for (int64_t q = 1; q < kPipes; q++)
+            for (int64_t i = 0; i < kLanes; i++) {
+                times[kResource][i] = pipe_clk[q][i] > most[i] ? double(q) : times[kResource][i];
+                most[i] = maximum(most[i], pipe_clk[q][i]);
+            }
+        // The pipes count with the time for which any pipe is busy.
+        for (int64_t i = 0; i < kLanes; i++) most[i] = most[i] > 0.0 ? times[kBusy][i] : 0.0;
+        constexpr int64_t kOthers[] = {kLatency, kL2Time, kDramTime};
+        for (int64_t other = 0; other < 3; other++)
+            for (int64_t i = 0; i < kLanes; i++) {
+                const double part = times[kOthers[other]][i];
+                times[kResource][i] = part > most[i] ? double(kPipes + other) : times[kResource][i];
+                most[i] = maximum(part, most[i]);
+            }
+        for (int64_t i = 0; i < kLanes; i++)
+            times[kResource][i] = most[i] < kStartS + kLaunchS ? double(kPipes + 3) : times[kResource][i];
+    }
 };
-
-KERNREC_INLINE void Block::add_loops(const Demand& demand, int64_t loops, int64_t variant,
-                                     const Table<const double>& all, int64_t column, int64_t i) {
-    const double* const rates = demand.of(variant);
-    const double blocks = all(kBlocks, column), warps = all(kWarps, column);
-    const double share = 1.0 / blocks, barrier_clk = maximum(kBarrierClk, kBarrierWarpClk * warps);
-    double sums[kQuantityCount] = {}, counted = 0.0, beyond = 0.0, beyond_clk = 0.0, between_clk = 0.0;
-    for (int64_t q = 0; q < kInTurn; q++) sums[q] = rates[q] * blocks;
-    if (demand.stretched) sums[kInTurn] = rates[kInTurn] * blocks;
-    for (int64_t loop = 1; loop <= loops; loop++) {
-        const double* const of_loop = rates + loop * demand.quantities;
-        const double count = all(kLoops + 2 * (loop - 1), column);
-        for (int64_t q = 0; q < kInTurn; q++) sums[q] = sums[q] + of_loop[q] * count;
-        if (demand.stretched) sums[kInTurn] = sums[kInTurn] + of_loop[kInTurn] * count;
-        const double average = count * share;
-        const double more = all(kLoops + 2 * (loop - 1) + 1, column) - average;
-        counted = counted + average;
-        beyond = beyond + more;
-        if (demand.grouped) between_clk = between_clk + of_loop[kBetweenGroups] * minimum(average, 1.0);
-        beyond_clk = beyond_clk + (of_loop[kAlone] / warps + of_loop[kBarriers] * barrier_clk) * more;
-    }
-    for (int64_t q = 0; q < kQuantityCount; q++) total[q][i] = sums[q];
-    each[i] = share, trips[i] = counted, longer[i] = beyond, longer_clk[i] = beyond_clk, first_clk[i] = between_clk;
-}
-
-// Combine the pipes of an average block by a smooth maximum. Warps in different phases use different pipes, so two
-// pipes of equal time take 2**(1/8) = 1.09 times the time of one. This fits recorded spaces better than the factor 1.19
-// of core and DRAM.
-KERNREC_INLINE void Block::combine_pipes(const Device& device) {
-    for (int64_t q = 0; q < kPipes; q++)
-        for (int64_t i = 0; i < kLanes; i++) pipe_clk[q][i] = total[q][i] * each[i];
-    // Replace the pipes of shared memory and L1 by their common port.
-    const auto clk = [&](int64_t q, int64_t i) { return total[q < kShared ? q : int64_t(kPort)][i] * each[i]; };
-    for (int64_t i = 0; i < kLanes; i++) peak[i] = clk(0, i), shares[i] = 0.0;
-    for (int64_t q = 1; q <= kShared; q++)
-        for (int64_t i = 0; i < kLanes; i++) peak[i] = maximum(peak[i], clk(q, i));
-    for (int64_t q = 0; q <= kShared; q++)
-        for (int64_t i = 0; i < kLanes; i++) shares[i] = shares[i] + eighth_power(clk(q, i) / peak[i]);
-    for (int64_t i = 0; i < kLanes; i++) {
-        barriers[i] = total[kBarriers][i] * each[i];
-        block_clk[i] = maximum(peak[i] * eighth_root(shares[i]), barriers[i] * (kBarrierWarpClk * work[kWarps][i]));
-        by_scheduler[i] = block_clk[i], shared_f64[i] = 0.0;
-    }
-    if (!device.few_f64) return;
-    for (int64_t i = 0; i < kLanes; i++) {  // Clocks of the pipes that belong to one scheduler.
-        shared_f64[i] = eighth_power(total[kF64][i] * each[i] / peak[i]);
-        by_scheduler[i] = maximum(peak[i] * eighth_root(maximum(shares[i] - shared_f64[i], 0.0)),
-                                  barriers[i] * (kBarrierWarpClk * work[kWarps][i]));
-    }
-}
-
-KERNREC_INLINE void Block::share_pipes(const Device& device) {
-    const double memory_clk = device.memory_clk, sms = device.sms, dram_byte_s = device.dram_byte_s;
-    for (int64_t i = 0; i < kLanes; i++) {
-        const double warps = work[kWarps][i];
-        // Users of the pipes: whole blocks if barriers keep their warps together, otherwise warps.
-        const double overlapped = work[kOverlapped][i], ahead = work[kPrefetch][i];
-        double together_part = minimum(barriers[i] / maximum(work[kWaitRounds][i], 1.0), 1.0);
-        together_part = overlapped == overlapped ? 1.0 - overlapped : together_part;
-        const double own = block_clk[i] * (together_part + (1.0 - together_part) / warps);
-        // Latency of an average block: its instructions in order, barriers, and loads that prefetching does not hide.
-        const double barrier_clk = maximum(kBarrierClk, kBarrierWarpClk * warps);
-        const double alone_clk = maximum(total[kAlone][i] * (each[i] / warps) + barriers[i] * barrier_clk, own);
-        const double wait_clk = memory_clk / maximum(ahead, 1.0);
-        const bool none_ahead = ahead == 0.0;
-        const double late = maximum(trips[i] * wait_clk - (none_ahead ? 0.0 : alone_clk), 0.0);
-        const double start_clk = none_ahead ? kStartClk : memory_clk + kBlockClk;
-        wait[i] = alone_clk - own + late + start_clk;
-        dram_s[i] = work[kDramBytes][i] * work[kDramSlowdown][i] * dram_byte_s;
-        // In a round, an SM runs `together` blocks. While a block waits, other blocks use the pipes. So a round takes
-        // the pipe time of one block, plus the longer of the waits of this block and the pipe time of the others.
-        const double per_sm = std::ceil(work[kBlocks][i] / sms);
-        const double together = minimum(work[kConcurrent][i], per_sm);
-        full[i] = std::floor(per_sm / together);
-        const double rest = per_sm - full[i] * together;
-        uneven[i] = rest > 0.0 ? 1.0 : 0.0;
-        const double busy = occupied_clk(together, block_clk[i], by_scheduler[i], shared_f64[i], warps);
-        const double busy_rest = occupied_clk(rest, block_clk[i], by_scheduler[i], shared_f64[i], warps);
-        // While a scheduler runs one warp's arithmetic between tensor instructions, its tensor core is idle. A block of
-        // warpgroups has no work before its first tiles arrive, so no matmul hides the arithmetic then.
-        double between = total[kBetween][i] * (4.0 * each[i] / warps);
-        const double exposed =
-            kGroupsShare * (total[kBetweenGroups][i] * each[i]) + (1.0 - kGroupsShare) * first_clk[i] + start_clk;
-        between = first_clk[i] > 0.0 ? between + exposed : between;
-        least[i] = busy + between;
-        least_rest[i] = maximum(busy_rest + between, own);
-        own_clk[i] = own, alone[i] = alone_clk, together_share[i] = together_part;
-        sm_clk[i] = full[i] * turns_clk(own, wait[i], least[i]) + uneven[i] * turns_clk(own, wait[i], least_rest[i]);
-        times[kBusy][i] = full[i] * busy + busy_rest;
-        in_turn_s[i] = 0.0;
-    }
-}
-
-// Add the waits of blocks whose warps wait for DRAM or one pipe, while other pipes idle.
-KERNREC_INLINE void Block::take_turns(const Device& device) {
-    const double clock_hz = device.clock_hz, chip_hz = clock_hz * device.sms;
-    for (int64_t i = 0; i < kLanes; i++) {
-        const double in_turn_clk = total[kInTurn][i] * each[i];
-        const double in_turn = own_clk[i] + maximum(in_turn_clk - block_clk[i], 0.0) * together_share[i];
-        const double longest = maximum(alone[i], in_turn);
-        const double exposed = exposed_clk(longest, wait[i] - (alone[i] - own_clk[i]), dram_s[i] * chip_hz * each[i]);
-        wait[i] = wait[i] + (longest - alone[i]) + (in_turn_clk > 0.0 ? exposed * together_share[i] : 0.0);
-        const double in_turns = full[i] * turns_clk(own_clk[i], wait[i], least[i]) +
-                                uneven[i] * turns_clk(own_clk[i], wait[i], least_rest[i]);
-        in_turn_s[i] = (in_turns - sm_clk[i]) / clock_hz;
-        sm_clk[i] = in_turns;
-    }
-}
-
-KERNREC_INLINE void Block::finish(const Device& device) {
-    const double clock_hz = device.clock_hz, memory_clk = device.memory_clk, slower = device.core_time;
-    const double l2_clk = device.l2_clk_per_sector, l2_latency_clk = device.l2_latency_clk;
-    const double dram_time = device.dram_time;
-    for (int64_t i = 0; i < kLanes; i++) {
-        // Add the time for which the longest block runs after all other blocks have ended.
-        const double wait_clk = memory_clk / maximum(work[kPrefetch][i], 1.0);
-        const double clk =
-            sm_clk[i] + maximum(longer_clk[i], longer[i] * wait_clk) + work[kLoneWaits][i] * l2_latency_clk;
-        const double l2_s = maximum(total[kSectors][i] * l2_clk, work[kSerialClk][i]) * (1.0 / clock_hz);
-        times[kCoreTime][i] = smooth_maximum(clk / clock_hz, l2_s) * slower;
-        times[kDramTime][i] = dram_s[i] * dram_time;
-        times[kCoreJoules][i] = total[kCoreJ][i];
-        times[kBusy][i] = times[kBusy][i] / clock_hz * slower;
-        times[kLatency][i] = (full[i] + uneven[i]) * (own_clk[i] + wait[i]) / clock_hz * slower;
-        times[kL2Time][i] = l2_s * slower;
-        times[kInTurnTime][i] = in_turn_s[i] * slower;
-        times[kResource][i] = 0.0;
-        most[i] = pipe_clk[0][i];
-    }
-    for (int64_t q = 1; q < kPipes; q++)
-        for (int64_t i = 0; i < kLanes; i++) {
-            times[kResource][i] = pipe_clk[q][i] > most[i] ? double(q) : times[kResource][i];
-            most[i] = maximum(most[i], pipe_clk[q][i]);
-        }
-    // The pipes count with the time for which any pipe is busy.
-    for (int64_t i = 0; i < kLanes; i++) most[i] = most[i] > 0.0 ? times[kBusy][i] : 0.0;
-    constexpr int64_t kOthers[] = {kLatency, kL2Time, kDramTime};
-    for (int64_t other = 0; other < 3; other++)
-        for (int64_t i = 0; i < kLanes; i++) {
-            const double part = times[kOthers[other]][i];
-            times[kResource][i] = part > most[i] ? double(kPipes + other) : times[kResource][i];
-            most[i] = maximum(part, most[i]);
-        }
-    for (int64_t i = 0; i < kLanes; i++)
-        times[kResource][i] = most[i] < kStartS + kLaunchS ? double(kPipes + 3) : times[kResource][i];
-}
 
 // Fill a block with the launches in some columns of `work` and `variants`, and compute their times.
 constexpr auto kCompute = [](Block* filled, const Demand* demand, const Device* device, int64_t loops,

@@ -48,10 +48,6 @@ void compared(int64_t* out, int64_t count, Operand a, Operand b, F apply) {
         for (int64_t i = 0; i < count; i++) out[i] = apply(a[i], b[i]);
 }
 
-bool is_comparison(Operation operation) {
-    return operation == Operation::kEqual || operation == Operation::kLess || operation == Operation::kLessEqual;
-}
-
 }  // namespace
 
 int64_t* Space::registers(const Node& node, Problem* problem) {
@@ -168,12 +164,11 @@ void Space::execute(const Node& node, Problem* problem) {
     const Operand b = read(1);
     using Whole = int64_t (*)(int64_t, int64_t);
     using Real = double (*)(double, double);
-    if (is_comparison(node.operation)) {
-        switch (node.operation) {
-            case Operation::kEqual: return compared(out, count, a, b, [](auto x, auto y) { return x == y; });
-            case Operation::kLess: return compared(out, count, a, b, [](auto x, auto y) { return x < y; });
-            default: return compared(out, count, a, b, [](auto x, auto y) { return x <= y; });
-        }
+    switch (node.operation) {
+        case Operation::kEqual: return compared(out, count, a, b, [](auto x, auto y) { return x == y; });
+        case Operation::kLess: return compared(out, count, a, b, [](auto x, auto y) { return x < y; });
+        case Operation::kLessEqual: return compared(out, count, a, b, [](auto x, auto y) { return x <= y; });
+        default: break;
     }
     if (node.kind == Kind::kReal) {
         switch (node.operation) {
