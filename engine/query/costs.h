@@ -53,7 +53,7 @@ class Launch {
     void add_quick(const Figures& figures, const std::vector<int64_t>& rows, std::vector<double>& clocks,
                    std::vector<double>& joules) const;
     double blocks(const Figures& figures, int64_t row) const {
-        return has_given_ ? given_(kBlocks, row) : figures(0, row);
+        return kept_given_ ? given_(kBlocks, row) : figures(0, row);
     }
 
   private:
@@ -75,7 +75,7 @@ class Launch {
     std::optional<Array<const double, 2>> kept_given_;
     Table<const double> geometry_, given_;
     double start_clk_;
-    bool counted_, has_given_;
+    bool counted_;
 };
 
 // Launches of a kernel on a GPU, and the configs that can run.

@@ -233,19 +233,18 @@ struct Block {
 };
 
 // Fill a block with the launches in some columns of `work` and `variants`, and compute their times.
-constexpr auto kCompute = [](Block* filled, const Demand* demand, const Device* device, int64_t loops,
+constexpr auto kCompute = [](Block* block, const Demand* demand, const Device* device, int64_t loops,
                              Row<const int64_t> variants, Table<const double> work,
                              int64_t first) __attribute__((always_inline)) {
-    Block& block = *filled;
     for (int64_t i = 0; i < kLanes; i++) {
         const int64_t column = std::min(first + i, variants.size - 1);  // Spare lanes repeat the last one.
-        for (int64_t row = 0; row < kLoops; row++) block.work[row][i] = work(row, column);
-        block.add_loops(*demand, loops, variants[column], work, column, i);
+        for (int64_t row = 0; row < kLoops; row++) block->work[row][i] = work(row, column);
+        block->add_loops(*demand, loops, variants[column], work, column, i);
     }
-    block.combine_pipes(*device);
-    block.share_pipes(*device);
-    if (demand->stretched) block.take_turns(*device);
-    block.finish(*device);
+    block->combine_pipes(*device);
+    block->share_pipes(*device);
+    if (demand->stretched) block->take_turns(*device);
+    block->finish(*device);
 };
 
 }  // namespace

@@ -32,8 +32,7 @@ Launch::Launch(nb::object space, nb::object access, nb::object demand, nb::objec
       kept_given_(given),
       geometry_(geometry),
       start_clk_(start_clk),
-      counted_(counted),
-      has_given_(given.has_value()) {
+      counted_(counted) {
     const Row<const bool> some(performed);
     for (int64_t row = 0; row < some.size; row++) performed_.push_back(some[row]);
     for (const nb::handle figure : figures) figures_.push_back(figure.is_none() ? -1 : space_.add(figure));
@@ -53,7 +52,7 @@ Launch::Launch(nb::object space, nb::object access, nb::object demand, nb::objec
     require(geometry_.rows == 3 && geometry_.columns == configs && int64_t(quick.shape(0)) == demand_.terms &&
                 quick.shape(1) == 3 && int64_t(quick.shape(2)) == configs,
             "launch: expected the geometry of each config");
-    if (has_given_) {
+    if (kept_given_) {
         given_ = Table<const double>(*given);
         require(given_.rows == kLoops + 2 * loops && given_.columns == configs, "launch: expected work of each config");
         return;
@@ -69,11 +68,10 @@ Launch::Launch(nb::object space, nb::object access, nb::object demand, nb::objec
 Launch::Figures Launch::on(Problem& problem) const {
     require(&problem.space() == &space_, "launch: expected a problem of the space");
     Figures figures;
-    if (has_given_) return figures;
+    if (kept_given_) return figures;
     figures.readers.reserve(figures_.size() + tensors_.size()), figures.sizes.reserve(tensors_.size());
     const auto read = [&](int32_t node) {
-        figures.readers.emplace_back();
-        if (node >= 0) figures.readers.back() = space_.read(node, &problem);
+        figures.readers.push_back(node < 0 ? std::nullopt : std::optional(space_.read(node, &problem)));
     };
     for (const int32_t node : figures_) read(node);
     for (size_t tensor = 0; tensor < tensors_.size(); tensor++) {
@@ -86,7 +84,7 @@ Launch::Figures Launch::on(Problem& problem) const {
 
 void Launch::fill_work(const Figures& figures, const std::vector<int64_t>& rows, const Table<double>& work) const {
     const int64_t count = int64_t(rows.size()), tensors = int64_t(tensors_.size());
-    if (has_given_) {
+    if (kept_given_) {
         for (int64_t each = 0; each < given_.rows; each++)
             for (int64_t i = 0; i < count; i++) work(each, i) = given_(each, rows[size_t(i)]);
         return;
@@ -158,8 +156,8 @@ void Launch::add_quick(const Figures& figures, const std::vector<int64_t>& rows,
         return;
     }
     const auto value = [&](int64_t loop, size_t offset, int64_t row) {
-        return has_given_ ? given_(kLoops + 2 * loop + int64_t(offset), row)
-                          : figures(size_t(3 + 2 * loop) + offset, row);
+        return kept_given_ ? given_(kLoops + 2 * loop + int64_t(offset), row)
+                           : figures(size_t(3 + 2 * loop) + offset, row);
     };
     Quick quick{};
     size_t places[kLanes];

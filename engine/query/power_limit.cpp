@@ -121,7 +121,6 @@ class PowerLimits {
         const double voltage = highest_(3, p), hz = highest_hz_[p];
         const Lanes &core_s = block.launch[0], &dram_s = block.launch[1], &fixed_s = block.launch[2];
         auto& costs = block.costs;
-        double any = 0.0;
         for (int64_t i = 0; i < kLanes; i++) {
             block.dram[i] = overlap_power(dram_s[i]);
             fill_costs(block, i, clock, static_w, tree_w, voltage);
@@ -131,8 +130,7 @@ class PowerLimits {
             const double regime = fixed_s[i] > maximum(core_s[i], dram_s[i]) ? kLaunchBound : bound;
             costs[kRegime][i] = block.over[i] > 0.0 ? kCapped : regime;
         }
-        for (int64_t i = 0; i < kLanes; i++) any = any + block.over[i];
-        if (any == 0.0) return;
+        if (*std::max_element(block.over, block.over + kLanes) == 0.0) return;
         find_clocks(first_[size_t(p)], block);
         Lanes rates[4];  // column of `highest` or `table` of each launch
         const auto select = [&](const double* at_clock, double at_highest, Lanes& selected) {

@@ -208,9 +208,8 @@ std::vector<std::pair<Pick, int64_t>> Ranking::merged(const Part& part, const st
     for (const Pick& pick : picks) {
         places.push_back(locate(own, pick.position));
         const double latency = cost(kSeconds, part, own, pick), energy = cost(kJoules, part, own, pick);
-        const bool front = objective == Objective::kPareto;
-        const double first = std::log(front ? latency : value_of(objective, latency, energy));
-        logs.push_back({first, front ? std::log(energy) : first});
+        const double first = std::log(value_of(objective, latency, energy));
+        logs.push_back({first, objective == Objective::kPareto ? std::log(energy) : first});
     }
     for (size_t i = 0; i < picks.size(); i++) {
         const Kernel& kernel = kernels_[size_t(places[i].segment->kernel)];

@@ -51,7 +51,6 @@ Rows Rows::take(const std::vector<int64_t>& kept) const {
     result.count = int64_t(kept.size());
     for (const auto& column : digits) {
         result.digits.emplace_back();
-        result.digits.back().reserve(size_t(result.count));
         for (const int64_t row : kept) result.digits.back().push_back(column[size_t(row)]);
     }
     return result;
