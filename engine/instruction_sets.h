@@ -13,7 +13,7 @@ inline const bool kAvx2 = [] {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }();
-#define KERNREC_AVX512 [[gnu::target("avx2,fma,avx512f,avx512dq,avx512vl,prefer-vector-width=512")]]
+#define KERNREC_AVX512 [[gnu::target("avx2,fma,avx512f,avx512dq,avx512vl")]]
 // Older processors with AVX-512 lower their clock for it.
 inline const bool kAvx512 = kAvx2 && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                             __builtin_cpu_supports("avx512vbmi2");
