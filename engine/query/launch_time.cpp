@@ -151,8 +151,9 @@ struct Block {
             const double start_clk = none_ahead ? kStartClk : memory_clk + kBlockClk;
             wait[i] = alone_clk - own + late + start_clk;
             dram_s[i] = work[kDramBytes][i] * work[kDramSlowdown][i] * dram_byte_s;
-            // In a round, an SM finishes `concurrent` blocks. It takes the pipe time of one block, plus the longer of
-            // that block's waits and the other blocks' pipe time.
+            // In a round, an SM runs `together` blocks. While a block waits, other blocks use the pipes. So a round
+            // takes the pipe time of one block, plus the longer of the waits of this block and the pipe time of the
+            // others.
             const double per_sm = std::ceil(work[kBlocks][i] / sms);
             const double together = minimum(work[kConcurrent][i], per_sm);
             full[i] = std::floor(per_sm / together);
