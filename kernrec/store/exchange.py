@@ -132,8 +132,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # Leave out optional columns that are NULL: `||` joins name, value and comma to NULL, which `concat` skips.
-        # Join required columns by `concat` only, because `||` is slow.
+        # An optional column that is NULL must be left out: `||` then returns NULL, which `concat` skips.
+        # A required column is never NULL, so use only `concat`, which is faster than `||`.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]

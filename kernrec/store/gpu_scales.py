@@ -26,7 +26,10 @@ _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTIN
 
 
 def scales_query(contributors: int = LEAST_CONTRIBUTORS) -> str:
-    """Return an SQL query that computes the scales, from items that at least `contributors` people measured."""
+    """Return an SQL query for each GPU's typical cost relative to other GPUs of its model.
+
+    The query compares configs on problems that at least `contributors` people measured.
+    """
     same = (
         "kernel, kernel_hash, config_id, problem_id, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz,"
         " protocol_version"

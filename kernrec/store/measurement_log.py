@@ -143,7 +143,7 @@ _OTHERS = """
 # excludes configs that cannot be launched.
 _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
-# Date a replayed failure to 1970, so that any successful run supersedes it.
+# Date a failure in a replayed recording to 1970, so that any successful run supersedes it.
 FAILURES = f"""
     SELECT problem.key, whole_gpu_rows.kernel, kernel_hash, tunables, outcome,
            max(CASE WHEN replayed THEN TIMESTAMP '1970-01-01' ELSE measured_at END) AS failed_at,
@@ -182,7 +182,7 @@ def read_log(
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
     def by_config(needed: bool, query: str) -> dict[_Row, Any]:
-        """Return the last column of `SIGNERS` or `_OTHERS`, keyed by the columns that identify a config."""
+        """Run a query if `needed`. Return the last column of the result, keyed by the other columns."""
         rows = rows_of("whole_gpu_rows", f"{query} GROUP BY ALL") if needed else []
         return {row[:-1]: row[-1] for row in rows}
 
@@ -207,8 +207,8 @@ def read_log(
 def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key: str) -> Evidence:
     """Combine several databases' evidence for kernels on a problem. `logs` are in order of precedence.
 
-    For each config, only the first database with measurements counts. Replayed rows count only if no database has a
-    measurement of the config.
+    For each config, only the first database with measurements counts. Rows from a replayed recording count only if no
+    database has a measurement of the config.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
         return NO_EVIDENCE

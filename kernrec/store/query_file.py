@@ -65,7 +65,7 @@ _KERNELS, _ENDS, _NAMES = ("kernels",), ("ends",), ("names",)
 
 
 class QueryFile:
-    """The content of a query file. Methods raise `ValueError` if an entry is damaged.
+    """Content of a query file, the cache of a database. Methods raise `ValueError` if an entry is damaged.
 
     Args:
         data: Content of the file, mapped into memory.
@@ -154,7 +154,7 @@ class QueryFile:
 
 
 def query_file(path: Path, open_database: "Opener", anew: bool = False) -> QueryFile:
-    """Return the query file of a database. Write the file again if it is outdated.
+    """Return the query file, the cache of a database. Write the file again if it is outdated.
 
     Args:
         open_database: The function `Database.open`.
@@ -176,8 +176,8 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
 
 
 def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
-    """Update a database's query file after rows were added or removed. Ignore errors, because the next query updates
-    the file, too.
+    """Update the query file, the cache of a database, after rows were added or removed. Ignore errors, because the next
+    query updates the file, too.
 
     Args:
         create: Whether to write a query file even if the database has none yet.
@@ -244,8 +244,7 @@ _ENDS_PER_ROW = 10
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
-    """Write a query file that contains the entry `name`, and return its content. Copy the other entries from the file
-    `old` if it is not outdated."""
+    """Write the query file (the cache of a database) with the entry `name` filled in, and return the file's content."""
     opened = is_open(path)
     with open_database(path) as database:
         mark = database.mark or read_mark(path)
@@ -266,7 +265,7 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
 
 
 def _empty(database: "DatabaseQueries", made_of: list[str]) -> Iterator[bytes]:
-    """Yield a new query file in pieces. Only the entries `_KERNELS` and `_NAMES` have content."""
+    """Yield a new query file (cache) in pieces. Only the entries `_KERNELS` and `_NAMES` have content."""
     ((measurements, retracted),) = database.query(_MEASUREMENTS)
     counts: list[tuple[Sequence[str], int]] = [(_ENDS, measurements // _ENDS_PER_ROW)]
     counts += [(name, count) for query in (_LOGS, _PROFILES) for *name, count in database.query(query)]

@@ -78,7 +78,7 @@ class Stack:
             self._read = version
 
     def _of_each(self, read: Callable[[Path, QueryFile], _Read]) -> "Iterator[_Read]":
-        """Call `read` for each query file and yield the results. Rewrite a damaged query file and try again."""
+        """Call `read` for the cache file of each database, and yield the results. Rewrite damaged files first."""
         for path, file in self._files.items():
             try:
                 yield read(path, file)

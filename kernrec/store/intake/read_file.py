@@ -111,11 +111,11 @@ class FileReader:
     def _opened(
         self, *, copied: bool = False, state: str = "", filtered: bool = False
     ) -> "Iterator[DuckDBPyConnection]":
-        """Yield a connection to a database that has the present schema. An older file is copied and migrated.
+        """Yield a connection to the file, or to a migrated copy if the file has an older schema.
 
         Args:
             copied: Whether to open a copy even if the file has the present schema.
-            state: Result of `marks.file_state` that the file must still have. If empty, the file may have changed.
+            state: `marks.file_state` of the checked file, or empty. Raise `UsageError` if another file has replaced it.
             filtered: See `connect_untrusted`.
         """
         path, folder = self.path, self.folder

@@ -98,8 +98,8 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
         bundles: At least one bundle.
         folder: Private folder for the checked rows.
         title: Name for all bundles together, in messages.
-        placed: Whether the bundles come from a place. Then replayed rows are an error, and all measurements must be of
-            the GPU in the manifest.
+        placed: Whether the bundles come from a place. Then replays of recordings are an error, and all measurements
+            must be of the GPU in the manifest.
 
     Raises:
         UsageError: A file does not match the manifest, or a row is refused.

@@ -131,7 +131,7 @@ def drop_signer(path: Path, signer: str) -> int:
 
 
 def settle(path: Path) -> None:
-    """Update the scales of GPUs and the query file if pulled rows were added or removed."""
+    """Update all data that is derived from the pulled rows, if rows were added or removed."""
     if path.exists():
         with Database.open(path) as database:
             settled = database.query(_IS_SETTLED)[0][0] and database.query("FROM db.settled") == [(_rule(),)]

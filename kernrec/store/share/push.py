@@ -139,7 +139,7 @@ class PlaceReport:
 
 
 def check_place(place: Place) -> PlaceReport:
-    """Check every bundle and withdrawal at a place. Raise `KernrecError` if the place cannot be read."""
+    """Check every file in a folder or archive of shared measurements. Raise `KernrecError` if `place` is unreadable."""
     names = place.names()
     with scratch_folder() as scratch:
         path = scratch / "pulled.duckdb"

@@ -40,7 +40,7 @@ def retracted(database: Database) -> int:
 
 
 def forget(database: Database, signer: str) -> int:
-    """Delete a signer's withdrawals from a database. Return the number of measurements that answers use again."""
+    """Delete a signer's withdrawals from a database. Return how many measurements are valid again."""
     before = retracted(database)
     database.change([f"DELETE FROM db.retraction WHERE signer = {quoted(signer)}"])
     database.rescale()
