@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LOOK_S = 2.0
 """Seconds between two checks for new GPUs."""
 _OPEN_S = 20.0
-"""Seconds to wait for the first GPUs before the driver assigns visits."""
+"""Seconds to wait for the first GPUs before the driver assigns measurements."""
 _STORE_S = 60.0
 """Minimum seconds between two transfers from the journal to the database."""
 _NO_GPU_S = 60.0
@@ -50,10 +50,9 @@ class _Device:
     records: list[Mapping[str, Any]] = field(default_factory=list)
     """Records of the current block."""
     rows: list[Measurement] = field(default_factory=list)
-    """Measurements in the completed blocks of the current visit."""
+    """Measurements in the completed blocks of `visit`."""
     resting: bool = False
-    """Whether the chooser had no visit for this GPU. The driver asks again when another GPU joins, leaves or ends a
-    visit."""
+    """Whether this GPU has nothing to measure. The driver checks again when another GPU joins, leaves or is done."""
     spent: bool = False
     losses: int = 0
 
@@ -65,7 +64,7 @@ class _Kind:
     limits: Limits
     chooser: Chooser
     lost: list[PlannedProblem] = field(default_factory=list)
-    """Visits of lost GPUs, which other GPUs continue."""
+    """Unfinished measurements of lost GPUs, which other GPUs continue."""
     over: bool = False
     """Whether nothing is left to measure, or all GPUs of the model have used up their time."""
 

@@ -68,7 +68,7 @@ class GpuIdentity:
 
 @dataclass
 class Answer:
-    """Reply to `open` or `measure`."""
+    """Reply of a GPU's actor to `GpuActor.open` or `GpuActor.measure`."""
 
     title: str
     """Name of the GPU and its machine. Only the machine's name if the GPU is not open yet."""
@@ -76,7 +76,7 @@ class Answer:
     """Identity of the GPU, or None if it could not be opened."""
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    """Duration of the visit in seconds. A simulated GPU reports simulated time."""
+    """Duration of the measurements in seconds. A simulated GPU reports simulated time."""
     spent: bool = False
     error: str | None = None
     """Reason why the GPU leaves the campaign, or None if the GPU stays. The reason is empty if the user did not request
@@ -88,7 +88,7 @@ class GpuLost(Exception):  # noqa: N818 - the loss of a GPU is not an error in t
 
 
 Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
-"""Reply from a GPU's actor. During a visit, the actor sends records, followed by an `Answer`."""
+"""Reply from a GPU's actor. While it measures, the actor sends records, followed by an `Answer`."""
 
 
 class GpuActor:
@@ -114,7 +114,7 @@ class GpuActor:
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
             self,
-            # Set only a time limit: the driver limits the number of configs on all GPUs together.
+            # Set only a time limit. The limit on configs holds for all GPUs together, so `Driver` enforces it.
             device.settings(replace(request, budget=CampaignBudget(request.budget.seconds))),
             self._take,
             device.compile_queue(),
@@ -127,7 +127,7 @@ class GpuActor:
         )  # fmt: skip
 
     def measure(self, visit: PlannedProblem) -> Iterator[Mapping[str, Any] | Answer]:
-        """Measure the configs of a visit. Yield each record as soon as it exists, and the `Answer` at the end."""
+        """Measure the configs in `visit`. Yield each record as soon as it exists, and the `Answer` at the end."""
         campaign = self._campaign
         assert campaign is not None
 

@@ -24,7 +24,7 @@ _NAMESPACE, _NAME = "kernrec", "campaign"
 
 
 class _Holder:
-    """Named actor that marks a cluster as used by a campaign. It ends with the driver."""
+    """Ray actor whose name marks the Ray cluster as in use. Ray removes the actor when the campaign's process ends."""
 
     def __init__(self, who: str) -> None:
         self._who = who

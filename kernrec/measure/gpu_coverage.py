@@ -1,4 +1,4 @@
-"""Compute how much of the standard workloads is measured or recorded on each GPU. Replayed rows do not count."""
+"""Compute how much of the standard workloads is measured or recorded on each GPU. Replayed recordings are skipped."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

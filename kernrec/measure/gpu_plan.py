@@ -36,7 +36,7 @@ from kernrec.recommender.estimate.space import predict
 from kernrec.store.measurement import Measurement
 
 CONFIGS = 4
-"""Number of configs to draw per visit. Creating a problem's inputs takes as long as measuring about two configs."""
+"""Number of configs to draw for a problem. Creating a problem's inputs takes as long as measuring about two configs."""
 SLOWEST = 10.0
 """Maximum predicted time of a config to measure, divided by the fastest predicted time."""
 _POOL = 16 * CONFIGS
@@ -44,12 +44,12 @@ _POOL = 16 * CONFIGS
 
 
 class Survey:
-    """Random survey of the configs of all kernels. The survey draws each config at most once."""
+    """Random sample of the configs of all kernels. Each config is drawn at most once."""
 
     def __init__(
         self, subject: RefineSubject, kernels: Callable[[Problem], Sequence[SampledKernel]], seed: int
     ) -> None:
-        """Create a survey of the problems in `subject`. The function `kernels` returns a problem's kernels."""
+        """Sample configs for the problems in `subject`. The function `kernels` returns a problem's kernels."""
         self._kernels = kernels
         self._draw = np.random.default_rng(seed)
         # problems, with the fewest draws first, keyed by (op, kernel)
@@ -131,12 +131,12 @@ USUAL_BUDGET_S = 600.0
 _FIXED_SHARE = 0.1
 """Maximum fraction of the remaining time for each problem of the fixed part."""
 _ENERGY_EVERY = 5
-"""Number of visits (`Chooser`) from one energy measurement to the next. Survey and refinement alternate, so an even
-number would exclude the survey or the refinement."""
+"""Number of decisions from one energy measurement to the next. Refinement and random sampling alternate, so an even
+number would exclude refined or random configs."""
 
 
 class GpuPlan(Chooser):
-    """Chooser that measures the fixed part, then one round of the survey, and then alternates refinement and survey."""
+    """Measure the fixed part and a few random configs of each kernel. Then alternate refinement and random sampling."""
 
     def __init__(self, on_gpu: RequestOnGpu) -> None:
         """Plan the measurements of a GPU, or of a recorded GPU if the request names a recording."""
@@ -150,8 +150,8 @@ class GpuPlan(Chooser):
         if subject.wanted:
             self._survey = Survey(subject, sampled_kernels(on_gpu), request.seed)
             self._planner = RefinePlanner(on_gpu, subject)
-        self._refining = False  # whether the refinement planner chose the visit in progress
-        # Number of configs that the refinement chose, minus the number that the survey chose after its first round.
+        self._refining = False  # whether the refinement planner chose the current measurements
+        # (Configs from refinement) - (random configs after their first round). If positive, random configs are next.
         self._ahead = 0
         self._visits = 0
 
@@ -189,7 +189,7 @@ class GpuPlan(Chooser):
             self._planner.learn(measurement)
 
     def done(self, visit: PlannedProblem, seconds: float) -> None:
-        # Visits with energies take longer. Report a duration of 0, so that they do not distort the planner's estimates.
+        # Energy measurements take longer. Report a duration of 0, so that they do not distort the planner's estimates.
         if self._planner is not None and self._refining:
             self._planner.done(visit, 0.0 if self._measures_energy else seconds)
 

@@ -31,7 +31,7 @@ _PREPARE_S, _LATENCY_S = 1.0, 0.6
 _NOISE = {Objective.LATENCY: 0.01, Objective.ENERGY: 0.02, Objective.EDP: 0.025}
 """Relative standard deviation of a measured cost, equal to the drift that the protocol tolerates."""
 _CHECKED_EVERY = 16
-"""Number of visits between two checks of the regret."""
+"""Number of decisions between two checks of the regret."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Refined:
 
 
 class RefinePlanner(Chooser):
-    """Chooser for `--strategy refine` on one GPU model."""
+    """Choose what to measure on one GPU model with `--strategy refine`."""
 
     def __init__(self, on_gpu: RequestOnGpu, subject: RefineSubject | None = None) -> None:
         """Prepare the refinement of `subject`, or of the requested problems if `subject` is None.
@@ -83,7 +83,7 @@ class RefinePlanner(Chooser):
         posterior.rescale()
         self.refinement = Refinement(posterior, Costs(_PREPARE_S, each_s), _NOISE[request.objective])
         self._before = [posterior.choice(problem) for problem in range(len(posterior))], posterior.mean_regret()
-        self._pending: dict[str, Visit] = {}  # visits in progress, keyed by the problem's key
+        self._pending: dict[str, Visit] = {}  # measurements in progress, keyed by the problem's key
         self._seen: set[tuple[int, int]] = set()  # measured pairs (problem, config)
         self._left = request.budget.configs
         self._visits = 0

@@ -31,7 +31,7 @@ WEIGHTS = {
 _ORDERED = 2
 """Number of configs that must have run before cost models can choose the next configs."""
 _LEAST_TOGETHER = 2
-"""Minimum number of configs in a visit, because each visit also runs the reference kernels."""
+"""Minimum number of configs to measure together, because the reference kernels run each time, too."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class SearchRounds(Chooser):
         self._rows: list[list[Measurement]] = [[] for _ in self.planned.tasks]
         self._left = math.inf if request.budget.configs is None else request.budget.configs
         self._round, self._size = 0, 0  # number and size (in configs) of the current round
-        self._latencies: list[int] = []  # configs of the current round that are not in any visit yet
-        self._energies: list[int] = []  # configs for energy measurements that are not in any visit yet
-        # Round of each unfinished visit, or None if the visit measures energies, keyed by `id(visit.tasks)`.
+        self._latencies: list[int] = []  # configs of the current round that no GPU measures yet
+        self._energies: list[int] = []  # configs for energy measurements that no GPU measures yet
+        # Round of each unfinished `visit`, or None for energy measurements, keyed by `id(visit.tasks)`.
         self._pending: dict[int, int | None] = {}
         self._round_over = True  # whether a round has ended that still needs energy measurements
         self._energy_gpu: str | None = None

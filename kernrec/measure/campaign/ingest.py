@@ -118,8 +118,8 @@ def _readable(
     records: Sequence[Mapping[str, Any]], damaged: list[Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], Measurement]]:
     """Yield (record, measurement) for each valid measurement, and append invalid records to `damaged`."""
-    drifted = {key: str(record.get("error")) for record in records if (key := _ended(record, "drifted"))}
-    closed = {key for record in records if (key := _ended(record, "closed"))}
+    drifted = {key: str(record.get("error")) for record in records if (key := _session_and_block(record, "drifted"))}
+    closed = {key for record in records if (key := _session_and_block(record, "closed"))}
     for record in records:
         if "row" not in record:
             continue
@@ -137,7 +137,6 @@ def _readable(
         yield record, measurement
 
 
-def _ended(record: Mapping[str, Any], key: str) -> tuple[str, int] | None:
-    """Return (session, block) for a record `{key: block, "session": session}`, and None for other records."""
+def _session_and_block(record: Mapping[str, Any], key: str) -> tuple[str, int] | None:
     session, block = record.get("session"), record.get(key)
     return (session, block) if isinstance(session, str) and type(block) is int else None

@@ -261,7 +261,7 @@ def _ranked_tasks(
 class Chooser:
     """Base class of the strategies that decide what the GPUs of one model measure next.
 
-    A visit is a planned problem that a GPU measures without interruption.
+    A `visit` contains the configs of one problem that a GPU measures without interruption.
     """
 
     @property
@@ -278,7 +278,7 @@ class Chooser:
         """Learn from the measurements of earlier campaigns."""
 
     def next(self, gpu: str = "", gpus: Collection[str] = ("",)) -> PlannedProblem | None:
-        """Return the next visit for the GPU named `gpu`. Return None if nothing is left, or if another visit must end
+        """Return what the GPU named `gpu` measures next. Return None if nothing is left, or if another GPU must finish
         first.
 
         `gpus` has the names of all GPUs of the same model.
@@ -289,7 +289,7 @@ class Chooser:
         """Learn from a new measurement. The measurement is already in the journal."""
 
     def done(self, visit: PlannedProblem, seconds: float) -> None:
-        """Learn that a visit has ended after `seconds` on the device's clock."""
+        """Learn that the measurements in `visit` took `seconds` on the device's clock."""
 
     def outcome(self) -> object:
         """Return a summary for the user, or None if the strategy has no summary."""

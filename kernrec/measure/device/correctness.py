@@ -163,7 +163,7 @@ class ProblemBuffers:
         self.footprint_bytes = footprint
         """Size of one copy of all tensors, in bytes."""
         self.sets = [first] + [{name: array.copy() for name, array in first.items()} for _ in range(copies - 1)]
-        """Copies of the problem's tensors, each keyed by tensor name. Results are checked only in the first copy."""
+        """Copies of the problem's tensors, each keyed by tensor name. Only the first copy is reset and checked."""
         inouts = prepared.kernel.inouts if prepared.kernel else ()
         self.originals = {name: first[name].copy() for name in inouts}
         """Initial contents of each tensor that a launch both reads and changes."""
@@ -181,7 +181,7 @@ class ProblemBuffers:
             self._reference += f", but for {missing} elements that it does not write"
 
     def renew(self, stream: Stream) -> None:
-        """Queue a reset of the tensors that a launch both reads and changes. Only the first set of tensors is reset."""
+        """Queue a reset of the tensors that a launch both reads and changes."""
         for name, original in self.originals.items():
             array = self.sets[0][name]
             runtime.memcpyAsync(
@@ -197,8 +197,7 @@ class ProblemBuffers:
             self._expected[name].set(array)
 
     def reset(self, stream: Stream, scratch: Mapping[str, Any]) -> None:
-        """Queue writes that prepare the first copy for a launch. Outputs and workspaces get values that reveal elements
-        that the launch does not write."""
+        """Queue writes that prepare a launch. Outputs get values that reveal elements without a result."""
         blank = [(array, _NAN) for array in scratch.values()]
         for name, tensor in self.prepared.problem.tensors.items():
             if tensor.role == "output" and name not in self.originals:
@@ -208,8 +207,7 @@ class ProblemBuffers:
         self.renew(stream)
 
     def results(self) -> dict[str, Any]:
-        """Return the outputs in the first copy of the tensors. Raise `MeasurementFailure` if every element of an output
-        is NaN."""
+        """Return the outputs of a launch. Raise `MeasurementFailure` if every element of an output is NaN."""
         results = {}
         for name, stored in self._outputs().items():
             results[name] = values(stored, self.prepared.problem.tensors[name].dtype).get()
@@ -218,8 +216,7 @@ class ProblemBuffers:
         return results
 
     def errors(self) -> OutputError:
-        """Return the error of the worst output in the first copy of the tensors. Restore all tensors if this output is
-        wrong."""
+        """Return the error of the worst output of a launch. Restore all tensors if this output is wrong."""
         allowed = tolerances(self.prepared.problem, self.prepared.kernel)
         dtypes = {name: tensor.dtype for name, tensor in self.prepared.problem.tensors.items()}
         errors = [

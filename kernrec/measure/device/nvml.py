@@ -231,7 +231,7 @@ class NvmlSensors:
         )
 
     def settings(self) -> GpuSettings:
-        """Return the settings that another program may have changed. Default and unknown settings are None."""
+        """Read the power limit, locked clocks, ECC, MIG and persistence mode. Default or unknown values are None."""
         limit = self._query("nvmlDeviceGetPowerManagementLimit")
         usual = self._query("nvmlDeviceGetPowerManagementDefaultLimit")
         ecc = self._query("nvmlDeviceGetEccMode")

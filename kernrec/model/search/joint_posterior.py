@@ -70,10 +70,10 @@ _DRAWS = 512
 
 @dataclass(frozen=True, eq=False)
 class Contenders:
-    """The C configs of a problem that may be its best config."""
+    """Configs of a problem that may be its best config. All arrays have one row for each of the C contenders."""
 
     expected: Array
-    """Predicted log cost of each contender. All arrays have one row per contender."""
+    """Predicted log cost of each contender."""
     deviation: Array
     """Standard deviation of each contender's error, without the error that all contenders of a kernel share."""
     features: Array
@@ -112,7 +112,7 @@ class _Block:
         self.measured: list[Measured] = []
         self.excluded: list[int] = []  # Contenders that cannot be chosen
         self.given_up: set[int] = set()  # Contenders that must not be measured
-        # Sum over all measurements except the first: squared deviation from the expectation / its variance at scale 1.
+        # Sum of (deviation from the expected cost)**2 / (its variance if `scale` is 1), without the first measurement.
         self.surprise = 0.0
         self.scale = scale
         self._correlation = SMOOTH * matern(contenders.coordinates, contenders.coordinates, _LENGTH)
@@ -336,7 +336,7 @@ class JointPosterior:
         mean, covariance = self.expectation(problem)
         weight = self.contenders(problem).weight
         # The best of n measured costs is closer to the hardware's limit than a single cost: n times closer on average,
-        # if distances to the limit are exponentially distributed. So divide the reach by n.
+        # if distances to the limit are exponentially distributed. So divide the reach (maximum regret) by n.
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         taken = {row.contender for row in self.measured(problem)} | self._blocks[problem].given_up
         chosen: list[tuple[int, float]] = []
@@ -346,7 +346,7 @@ class JointPosterior:
             gains[list(taken)] = -1.0
             best = int(gains.argmax())
             gain = float(gains[best])
-            # The second measurement also removes the regret of misjudging the problem.
+            # The second measurement also sets `_misjudged` to 0, so add this decrease of the regret.
             if len(self.measured(problem)) + len(chosen) == 1:
                 gain += self._misjudged(problem) * self._reach(problem)
             chosen.append((best, weight * gain))

@@ -16,7 +16,7 @@ from kernrec.model.search.relearning import LEAST
 _NEAR_TOP, _IN_TURN = 6, 2
 """Numbers of gains to update before each decision: the greatest gains, and the oldest gains."""
 _LONGEST = 4
-"""Maximum number of measurements in a visit."""
+"""Maximum number of measurements of a problem before another problem may be chosen."""
 _RELEARNED_EVERY = 1.5
 """Factor by which the number of measurements grows before corrections are learned again."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
@@ -47,7 +47,7 @@ class Visit:
 
 
 class Refinement:
-    """Decide which visit to make next, given the measurements of all earlier visits."""
+    """Decide what to measure next, given all earlier measurements."""
 
     def __init__(self, posterior: JointPosterior, costs: Costs, noise: float) -> None:
         """Begin with a posterior and expected durations. `noise` is the standard deviation of a measured log cost."""
@@ -83,7 +83,7 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """Return the visit of greatest gain per second, or None if no visit is left. Skip the problems in `without`."""
+        """Return the next measurements, but none of the problems in `without`. Return None if nothing is left."""
         rates = self._rates(without)
         oldest = np.argsort(self._as_of, kind="stable")[:_IN_TURN]
         for problem in {*np.argsort(-rates)[:_NEAR_TOP].tolist(), *oldest.tolist()}:
@@ -106,7 +106,7 @@ class Refinement:
         """Return whether the mean regret is at most `until`, with high probability."""
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
-        # Visit problems with fewer than two measurements next if the bound is low enough without them.
+        # Measure problems with fewer than two measurements next if the bound is low enough without them.
         self._settling = bound > until >= bound - self.posterior.overlooked()
         return bound <= until
 
@@ -127,7 +127,7 @@ class Refinement:
         return self.posterior.relearn()
 
     def visits(self) -> list[Visit]:
-        """Return the best visit of each problem, greatest gain per second first."""
+        """Plan the next measurements of each problem. Sort the problems by gain per second, greatest first."""
         visits = [self._best_visit(problem) for problem in range(len(self._sequences))]
         return sorted(filter(None, visits), key=lambda visit: -visit.gain / visit.seconds)
 
