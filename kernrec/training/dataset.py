@@ -82,7 +82,7 @@ class Dataset:
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """Return a number for each row. Rows have equal numbers if their groups' attributes `fields` are equal."""
+        """Number the distinct combinations of `fields`, such as GPU and problem. Return each row's number, (N,)."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])

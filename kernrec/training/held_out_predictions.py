@@ -152,7 +152,7 @@ def _costs(
     latency = inputs.latency_s * np.exp(ratios["latency"])
     learned = {"latency": latency, "energy": latency * inputs.power_w * np.exp(ratios.get("power", 0.0))}
     costs |= {"learned": learned, "low": {}, "high": {}}
-    # Use the interval of a query, which depends on whether training covers the GPU and kernel.
+    # Use the interval that users see. It depends on whether the GPU and the kernel are in the training data.
     trained = model.kernels.get(group.kernel) == group.kernel_hash
     for quantity, values in learned.items():
         interval = interval_of(model, quantity, gpu, group.dtype, trained, group.row_kind)

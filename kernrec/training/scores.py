@@ -92,16 +92,15 @@ def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[
 def expected_random(measured: Array, k: int) -> tuple[float, float]:
     """Return the expected values of `efficiency_at` and `reduction` for a random order."""
     ascending = np.sort(measured)
-    # With probability C(n - 1 - i, k - 1) / C(n, k), config i (0 is the fastest) is the best of k configs drawn from n.
-    # The first of g good configs comes at position (n + 1) / (g + 1) on average.
     n, k = len(ascending), max(1, min(k, len(ascending)))
     later = np.arange(n)
-    # survives[i] is the probability that a random draw misses the i best configs: the product of (n - k - j) / (n - j)
-    # over all j below i.
+    # survives[i] is the probability that k of n configs, drawn at random, do not include the i fastest configs: the
+    # product of (n - k - j) / (n - j) over all j below i.
     ratios = np.clip((n - k - later) / (n - later), 0.0, None)
     survives = np.concatenate([[1.0], np.cumprod(ratios)])
     efficiency = float(((survives[:-1] - survives[1:]) * (ascending[0] / ascending)).sum())
     good = int((ascending <= ascending[0] * (1.0 + NEAR)).sum())
+    # In a random order, the first good config is at position (n + 1) / (good + 1) on average.
     return efficiency, 1.0 - (n + 1) / (good + 1) / n
 
 

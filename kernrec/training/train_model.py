@@ -179,8 +179,8 @@ def _shape_predictions(
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """Return 90 % intervals for new problems, keyed by scope. A scope is `*` (all GPUs), a GPU, a GPU with a data type,
-    or a GPU with a data type and a row alignment."""
+    """Return 90 % intervals for new problems. The keys are `*` (all GPUs), GPUs, GPUs with a data type, and GPUs with a
+    data type and a row alignment."""
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
     intervals = {"*": calibrate(error[measured], groups[measured], "problem", distance[measured])}
@@ -198,8 +198,8 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
             wider = next(intervals[each] for each in reversed(above) if each in intervals)
             low, high = wider.around(np.ones(rows.sum()), distance[rows])
             covered = ((low <= np.exp(error[rows])) & (np.exp(error[rows]) <= high)).mean() if rows.any() else 1.0
-            # A scope with too few groups uses the interval of the next larger scope. Data types and row alignments keep
-            # their own interval if the larger scope's interval covers too few of their errors.
+            # Without enough problems for an interval, the key is left out, so that the next wider key applies. A data
+            # type or row alignment is kept nevertheless if the wider interval covers too few of its errors.
             if not interval.pooled or (depth > 1 and covered < interval.level):
                 intervals[key] = interval
     return intervals

@@ -46,7 +46,7 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Calibration:
-    """Multipliers for all GPUs of one architecture."""
+    """Fitted factors on the analytical model's times, powers and energies, for all GPUs of one architecture."""
 
     arch: str
     core_time: float = 1.0

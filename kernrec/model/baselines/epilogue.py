@@ -47,7 +47,7 @@ def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)
     core_s, moved = 0.0, 0.0
-    # Subtract the cost of the recorded problem, which also converts 8-bit results.
+    # Recorded times already include the conversion of 8-bit results, so subtract its cost.
     for each, sign in ((problem, 1.0), (as_recorded(problem), -1.0)):
         cost = epilogue(gpu, power, each)
         if cost is not None:

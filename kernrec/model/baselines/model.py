@@ -65,7 +65,7 @@ class GpuVendorModel:
         return frozenset(name for kind in self._kinds(problem) for name in kind.superseded)
 
     def predict_version(self, problem: Problem, backend: str) -> BaselinePrediction | None:
-        """Predict the costs of a superseded version, or return None without suitable recordings."""
+        """Predict costs with an old backend version, such as `vLLM@0.14.0`. Return None if there are no recordings."""
         plain = as_recorded(problem)
         for kind in self._kinds(plain):
             recorded = kind.chosen.recorded

@@ -76,14 +76,14 @@ def at_point(
 
 
 def _within(prediction: "BaselinePrediction", latency: Estimate, least_s: float) -> "BaselinePrediction":
-    """Set a prediction's latency, whose interval starts at the minimum time `least_s` or later."""
+    """Set a prediction's latency. Raise the lower end of the interval to `least_s`, the minimum time, if necessary."""
     if latency.low < (low := min(latency.value, least_s)):
         latency = replace(latency, low=low)
     return prediction if latency is prediction.latency_s else replace(prediction, latency_s=latency)
 
 
 def recorded_within(prediction: "BaselinePrediction", gpu: GPU, problem: Problem) -> "BaselinePrediction":
-    """Return a recording with a possible interval and with at most the GPU's power limit, at the default point."""
+    """Limit a recording's latency interval and power to possible values. Predict the power if it was not recorded."""
     prediction = _within(prediction, prediction.latency_s, roof_s(problem, gpu))
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)

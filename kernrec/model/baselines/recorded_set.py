@@ -144,7 +144,7 @@ class SetModel:
     """Trees, keyed by quantity (`latency` or `power`) and GPU. Unrecorded GPUs use the key of their architecture or
     `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """(Seconds of an empty call, ratio of work to lower bound), keyed by GPU. Empty if calls were timed in a stream."""
+    """(Seconds of an empty call, the GPU's work / its bound), keyed by GPU. Empty if calls were queued in a stream."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None

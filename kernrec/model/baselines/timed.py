@@ -174,7 +174,6 @@ class Kind:
 
     @cached_property
     def floor(self) -> tuple[float, float] | None:
-        """Return (seconds of an empty call, ratio of work to lower bound), or None if calls were timed in a stream."""
         floors = self.chosen.floors
         # An unrecorded GPU gets the shortest recorded time of an empty call.
         return floors.get(self.gpu.name) or min(floors.values()) if floors else None
@@ -196,7 +195,7 @@ class Kind:
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def bound(self, more: Any) -> Any:
-        """Return the engine's bounds for the problems in `more`, which has the engine's class `MoreItems`."""
+        """Return minimum times and features of the problems in `more`. Input and result are objects of the engine."""
         if self._products is not None:
             return self._products.bound(more)
         return self.features.bound(self.device, more.sizes, self.layout).in_engine
@@ -207,7 +206,6 @@ class Kind:
         return None if products is None else products(self.device, self.layout)
 
     def reader(self, quantity: str, backends: tuple[str, ...], bound: Any) -> Reader:
-        """Return the cached trees of a quantity, prepared for the features of a bound."""
         reader = self._readers.get((quantity, backends))
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity, backends] = self._new_reader(quantity, backends, bound)

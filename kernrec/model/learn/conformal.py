@@ -91,7 +91,7 @@ class Extent:
 LEVEL = 0.90
 """Fraction of true values that an interval covers."""
 NEW_GPU, NEW_KERNEL = "new GPU", "new kernel"
-"""Keys of a model's intervals for GPUs and for kernels that are not in the training data."""
+"""Keys in `Model.intervals[quantity]` for GPUs and for kernels that are not in the training data."""
 PRIOR = math.log(INTERVAL)
 """Logarithmic half-width of the analytical model's 90 % interval."""
 _DEVIATION = PRIOR / DEVIATIONS
@@ -99,12 +99,12 @@ _DEVIATION = PRIOR / DEVIATIONS
 
 
 def on_dtype(gpu: str, dtype: str) -> str:
-    """Return the key of a model's interval for a GPU and a data type."""
+    """Return the key in `Model.intervals[quantity]` for a GPU and a data type."""
     return f"{gpu} {dtype}"
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """Return the key of a model's interval for a GPU, a data type and an alignment (see `features.row_kind`)."""
+    """Return the key in `Model.intervals[quantity]` for a GPU, a data type and an alignment (`features.row_kind`)."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
@@ -137,7 +137,7 @@ class Interval:
         return f"{held_out} and the analytical model; {groups_needed(self.level)} would be enough without it"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
-        """Return (lower ends, upper ends) of the intervals around C predictions, (C,) each."""
+        """Return (lower ends, upper ends) of intervals for predictions at a distance from the training data."""
         factor = factor_at(self.width, distance)
         return value / factor, value * factor
 
@@ -195,7 +195,7 @@ def _prior_share(distance: Array) -> Array:
 
 
 def _width_needed(error: Array, distance: Array) -> Array:
-    """Return the smallest `Interval.width` that covers an error."""
+    """Return the smallest `Interval.width` that covers a log error at a distance from the training data."""
     s = _prior_share(distance)
     # The returned w solves (1 - s) w + s hypot(w, p) = error. The formula has a form that is never 0 / 0.
     beyond = np.maximum(error * error - (s * PRIOR) ** 2, 0.0)

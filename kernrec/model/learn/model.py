@@ -58,7 +58,7 @@ class Model:
     extent: Extent
     """Range of the features in the training data."""
     intervals: Mapping[str, Mapping[str, Interval]]
-    """Intervals, keyed by quantity (`latency` or `energy`), then by scope. A scope is `*` (all GPUs), a GPU, a key from
+    """Intervals, keyed by quantity (`latency` or `energy`), then by `*` (all GPUs), the name of a GPU, a key from
     `conformal.on_dtype` or `conformal.on_rows`, `conformal.NEW_GPU`, or `conformal.NEW_KERNEL`."""
     scores: Mapping[str, float | str]
     """Scores of the model on held-out groups, keyed by name."""
@@ -76,7 +76,7 @@ class Model:
         """Return whether the model was at least as good as the analytical model on held-out GPUs. Return True if no GPU
         was held out."""
         judged = self._judged
-        # Both the median error and the top recommendations must be at least as good.
+        # Each pair is ascending if the model is at least as good as the analytical model.
         ascending = (judged("GPU"), judged("GPU", ANALYTICAL)), (top1_score(ANALYTICAL), top1_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
 

@@ -46,8 +46,8 @@ _CORE_SHARE = 0.8
 
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass the tiles of a GPU to the engine object `products`. `timed` contains the tiles whose time is a feature, as
-    (rows, columns, number of parts of the reduction)."""
+    """Pass the tiles of cuBLAS's kernels on a GPU to the engine. Trees receive the predicted times of the tiles in
+    `timed`: (rows, columns, number of parts of the reduction)."""
     gpu, family = device.gpu, _family(device.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
@@ -55,7 +55,7 @@ def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tupl
     area = rows * across
     share = _SHARE * (area / 128**2) ** _SMALL_TILE
     tiles = np.array([rows, across, split, np.floor(query.FULL_WARPS / (area / 2048)), share])
-    # In the family `later`, L2 holds the operands of all concurrent tiles, so GPUs read each operand once from DRAM.
+    # On Ampere and later GPUs, L2 holds the operands of all concurrent tiles, so DRAM delivers each operand only once.
     reread = family != "later"
     drawn_w = 1e-12 * _PICOJOULES.get(gpu.sm, _PICOJOULES[89]) * gpu.peak_flops("f32")
     sustained = min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)  # Clock at the power limit / boost clock
