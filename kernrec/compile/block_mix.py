@@ -143,7 +143,7 @@ class _Matching:
         for block in self.function.blocks:
             index, estimate = block.index, self.estimated[block.index]
             actual, expected = sum(issue[index].values()), sum(estimate.values())
-            # Accept differences: ptxas moves instructions to other blocks, and adds code that prepares unrolled loops.
+            # The counts may differ: ptxas moves instructions to other blocks, and adds code before unrolled loops.
             near = expected <= _MOST_MISSING * actual + _MOVED and actual <= _MOST_ADDED * expected + _UNROLLING
             same = index in related or self.heads.get(index, index) != index or near
             stated = _bytes_of(block)
@@ -191,7 +191,7 @@ class _Matching:
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            # Each instruction votes for a number of copies. Use the largest, because merged loads vote for too few.
+            # Each instruction suggests a number of unrolled copies. Use the largest: merged loads suggest too few.
             votes = anchors[block] + other[block]
             often = [number for number, count in votes.items() if count >= _ENOUGH_VOTES * votes.total()]
             if votes:

@@ -85,7 +85,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # Warps that load a sector in the same step (run of a basic block) wait for one transfer: the first request decides.
+    # Warps that load a sector in the same step (run of a basic block) wait together for the first warp's request.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -196,7 +196,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    # Emulate blocks up to barrier 0, 1, 2, 4, ... `most` is the largest power of 2 up to the last barrier's index.
+    # Emulate up to barrier 0, then 1, 2, 4, ... until all `wanted` buffers were read, but at most up to barrier `most`.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: dict[str, list[Array]] | None = None

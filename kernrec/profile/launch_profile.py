@@ -27,32 +27,32 @@ VERSION = "version"
 """Name of the metric that stores `COUNTS_VERSION`."""
 
 Terms = Mapping[str, int]
-"""Number of thread blocks (key `block`) and trips of each loop (key: its name) in a whole launch."""
+"""Number of thread blocks (key `block`) and iterations of each loop (key: its name) in a whole launch."""
 
 
 class ProfileError(KernrecError):
-    """Error for event counts that do not depend linearly on the number of blocks and trips."""
+    """Error for event counts that do not depend linearly on the number of blocks and loop iterations."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Event counts of a launch as a linear function of its blocks and trips."""
+    """Event counts of a launch as a linear function of the numbers of blocks and loop iterations."""
 
     metrics: tuple[str, ...]
     """Counters of `kernrec.ptx.execution.emulator`."""
     terms: tuple[str, ...]
     """`block`, followed by the loops."""
     coefficients: np.ndarray
-    """Events per block and per trip, as a float64 array of shape (metrics, terms)."""
+    """Events per block and per loop iteration, as a float64 array of shape (metrics, terms)."""
 
     def counts(self, terms: Terms) -> dict[str, float]:
-        """Return the event counts of a launch. `terms` contains the numbers of blocks and loop trips."""
+        """Return the event counts of a launch with the numbers of blocks and loop iterations in `terms`."""
         totals = self.coefficients @ np.array([terms[t] for t in self.terms], dtype=np.float64)
         return dict(zip(self.metrics, totals.tolist(), strict=True))
 
 
 def determined(terms: Sequence[Terms]) -> bool:
-    """Return whether launches with the block and trip counts `terms` determine all coefficients."""
+    """Return whether launches with the numbers of blocks and loop iterations in `terms` determine all coefficients."""
     return int(np.linalg.matrix_rank(_design(terms))) == len(terms[0])
 
 

@@ -31,7 +31,7 @@ A sampled profile adds these metrics, and those of `cache_behavior`, to the emul
     idle                fraction of blocks without work, if blocks do unequal work (`kernrec.profile.uneven_blocks`)
     longest             instructions of the longest block / of an average block with work, if blocks do unequal work
 
-If blocks do unequal work, one block per level of work is sampled, and counts describe the average block with work.
+If blocks do unequal work, a block of each run of equal blocks is sampled. Counts describe the average block with work.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,7 +145,7 @@ def choose_blocks(grid: Place) -> BlockSample:
 
 
 def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
-    """Choose one block from each level of work, starting with the level that has the most total work."""
+    """Choose a block from each `Level`, a run of blocks with equal work. Begin with the run with the most work."""
     most = max(levels, key=lambda level: level.count * level.work)
     others = {level.block: level.count for level in levels if level is not most}
     beside = most.block + (1 if most.block + 1 not in others and most.block + 1 < total else -1)
@@ -284,8 +284,8 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], Array]:
-    """Emulate thread blocks. Return their event counts, and an array of shape (basic blocks, warps) with the number of
-    executions. For clusters, return the mean over all blocks of the cluster, multiplied by the number of `blocks`."""
+    """Emulate thread blocks. Return (event counts, number of executions of each basic block by each warp)."""
+    # Blocks of a cluster are emulated together, so the counts of whole clusters are scaled to the number of `blocks`.
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
     before = emulation.runs_by_warp()
@@ -335,5 +335,5 @@ def _touch_metrics(
         yield f"touch.{buffer}.{kind}", float(middle.sectors)
         own_bytes = max(middle.sectors, 1) * SECTOR
         for axis, neighbor in zip(sample.axes, others, strict=True):
-            # The ratio exceeds 1 if the neighbor is aligned worse, and so accesses more sectors.
+            # The ratio exceeds 1 if the neighboring block is aligned worse, and so accesses more sectors than `own`.
             yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(neighbor.get(buffer, NOTHING)) / own_bytes

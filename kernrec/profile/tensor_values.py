@@ -26,7 +26,7 @@ _MOST_PIECES = 4096  # Linux allows 65,530 mappings per process.
 
 
 def repeated(values: np.ndarray, count: int) -> np.ndarray:
-    """Return a writable flat array like `np.resize(values, count)`. Repetitions share memory if possible."""
+    """Return a flat array with `count` elements that repeats `values`. Callers may write to the array."""
     size = count * values.itemsize
     if not MAPPED or values.nbytes % mmap.PAGESIZE or size > _MOST_PIECES * values.nbytes:
         return np.resize(values, count)
@@ -48,6 +48,7 @@ def repeated(values: np.ndarray, count: int) -> np.ndarray:
         start = mapped(None, size, _ANONYMOUS | _NO_RESERVE, -1)
         memory = (ctypes.c_char * size).from_address(start)
         weakref.finalize(memory, library.munmap, start, size)
+        # Linux copies a page of a private mapping on the first write, so all other repetitions share memory.
         for offset in range(0, size, values.nbytes):
             mapped(start + offset, min(values.nbytes, size - offset), _FIXED | _NO_RESERVE, file)
     finally:

@@ -33,17 +33,17 @@ _SHORT = 2_000  # Maximum number of PTX instructions to emulate to test whether 
 @dataclass(frozen=True)
 class Level:
     block: int
-    """Number of a block near the middle of the level."""
+    """Number of a block near the middle of the run."""
     count: int
     work: float
     """Machine instructions that each block issues."""
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
-    """Return the levels of work in a one-dimensional grid, in block order, or none if all blocks do equal work.
+    """Divide a one-dimensional grid into runs of blocks with equal work, or return none if all blocks do equal work.
 
     All blocks are assumed to do equal work in two cases: no branch depends on the block, or no loop stores to global
-    memory and the last blocks are not idle. The first and the last block get the levels of their neighbors.
+    memory and the last blocks are not idle. The first and the last block join the runs of their neighbors.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)
@@ -82,7 +82,7 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
             longest = math.inf
         return bool(before_last < longest and emulation.run([last])["issue"] < longest)
     except EmulationError:
-        # A block that exceeds its budget of instructions is not idle. Sampling reports unsupported instructions.
+        # A block that exceeds its budget has work. The later emulation of a sample reports unsupported instructions.
         return False
 
 
@@ -98,7 +98,7 @@ def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
 
 
 def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
-    """Return the levels of work of blocks 0 to `total` - 1, or none if all inner blocks do equal work.
+    """Divide blocks 0 to `total` - 1 into runs with equal work, or return none if all inner blocks do equal work.
 
     Args:
         work: function that returns a block's work.
@@ -119,7 +119,7 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)
             continue
-        # Blocks between `block` and `following` were not emulated. Assign half of the blocks to each level.
+        # The work changes somewhere between `block` and `following`. Assume the middle, to save further emulation.
         end = total if following == total else (block + following) // 2 + 1
         middle = min(max((start + end) // 2, alike[0]), alike[-1])
         parts.append(Level(middle, end - start, seen[block]))

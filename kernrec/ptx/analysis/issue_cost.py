@@ -298,7 +298,7 @@ def _conversion(modifiers: tuple[str, ...]) -> Cost | None:
 
 
 def issue_of(block: BasicBlock) -> dict[str, int]:
-    """Return the machine instructions of a basic block by class, without folding."""
+    """Count the machine instructions of a basic block by class, as if each PTX instruction were compiled separately."""
     issue: dict[str, int] = {}
     for ins in block.instructions:
         for name, cost in classify(ins):

@@ -50,9 +50,9 @@ class Touched:
             return float(sectors * SECTOR)
         breaks = np.diff(new) != 1
         begins, ends = new[np.append(True, breaks)], new[np.append(breaks, True)]
-        # Count the runs of new words that begin after a word of this block, and the runs that end before such a word.
-        before, behind = among(begins - 1, self.words).sum(), among(ends + 1, self.words).sum()
-        share = max(int(before), int(behind)) / len(begins)
+        # Count the runs of consecutive new words that directly follow or directly precede a word of this block.
+        following, preceding = among(begins - 1, self.words).sum(), among(ends + 1, self.words).sum()
+        share = max(int(following), int(preceding)) / len(begins)
         return share * len(new) * _WORD + (1.0 - share) * sectors * SECTOR
 
 

@@ -40,11 +40,16 @@ def _read(table: str) -> dict[str, list[_Form]]:
     return forms
 
 
-# Each line lists instructions with necessary modifiers, then `=` and the operands. The first line that fits applies.
-# An operand is an address, a tensor, a label, or a register that is read (r:TYPE) or written (w:TYPE):
-#     T, F, W   last type in the instruction's name; first of two types; T, or twice as wide for a `.wide` instruction
-#     +, *, v   a wider register is allowed; a vector of any length; a vector if the name contains v2, v4 or v8
-#     ?         the operand is optional
+# Each line lists instructions with required modifiers, then `=` and the operands. The first matching line applies.
+# An operand is an address, a tensor, a label, or a register that is read (r:TYPE) or written (w:TYPE). Variable types:
+#     T  the last type in the instruction's name
+#     F  the first of two types in the name
+#     W  the type T, but twice as wide for an instruction with `.wide`
+# Suffixes of an operand:
+#     +  the register may be wider
+#     *  the operand may be a vector of any length
+#     v  the operand is a vector if the name contains v2, v4 or v8
+#     ?  the operand is optional
 _TYPED = _read("""
 add.f32.f16 add.f32.bf16 sub.f32.f16 sub.f32.bf16 = w:F r:T r:F
 fma.f32.f16 fma.f32.bf16 = w:F r:T r:T r:F
