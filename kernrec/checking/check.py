@@ -72,7 +72,7 @@ def file_of(source: str) -> str:
 
 
 def check_source(source: str, file: str, limits: Limits) -> None:
-    """Raise `UsageError` if a source is empty, is too large or opens files."""
+    """Raise `UsageError` if a source is empty, is too large or includes files that are not CUDA headers."""
     if not source.strip():
         raise UsageError("the source is empty; expected CUDA C++ or PTX")
     if len(source.encode(errors="replace")) > limits.source_bytes:

@@ -147,7 +147,7 @@ def is_harmless(function: Function, raw: RawFinding) -> bool:
     if raw.kind != "uninitialized-shared" or load.opcode != "ld" or not isinstance(value, Register):
         return False
     users = [ins for ins in function.instructions if value.name in ins.sources]
-    # Copies within shared memory are harmless: stencils copy values that they never use.
+    # Accept values that are only copied within shared memory: stencils copy border values that they never use.
     copies = all(ins.opcode == "st" and "shared" in ins.modifiers and ins.operands[1] == value for ins in users)
     return copies or _is_speculative(function, value.name)
 

@@ -115,7 +115,7 @@ class _Drafter:
         }
 
     def _take_launch(self) -> None:
-        """Use the launch in the host code for parts that the user does not specify."""
+        """Take the options that the user omitted from the kernel launch in the host code."""
         if (launch := self.launch) is None:
             return
         stated = {text.partition("=")[0].strip() for text in self.words.arguments}

@@ -112,5 +112,5 @@ def split_expressions(text: str) -> list[str]:
 
 
 def listed(expressions: Sequence[str]) -> str:
-    """Format expressions as a TOML list of strings. `MARK` is not quoted."""
+    """Quote expressions and join them as a TOML list. `MARK`, which marks a missing expression, has its own quotes."""
     return f"[{', '.join(text if text == MARK else quoted(text) for text in expressions)}]"

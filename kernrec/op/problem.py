@@ -123,7 +123,7 @@ class Op:
 
     @cached_property
     def late(self) -> dict[str, int]:
-        """Return the default value of each dimension with `Dim.late`, keyed by name."""
+        """Return the default value of each dimension that is newer than its op (`Dim.late`), keyed by name."""
         return {dim.name: dim.default for dim in self.dims if dim.late and isinstance(dim.default, int)}
 
     @cached_property

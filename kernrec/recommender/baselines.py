@@ -109,7 +109,7 @@ class Baseline(JsonForm):
 
     @property
     def advised(self) -> bool:
-        """Whether the upper end of the baseline's interval is below the top recommendation's expected latency."""
+        """Whether to prefer the baseline: its latency interval ends below the top recommendation's expected latency."""
         return self.faster and (1 + (self.slowdown or 0.0)) * self.latency_interval_s[1] / self.latency_s < 1
 
     @property

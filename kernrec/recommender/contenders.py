@@ -49,9 +49,9 @@ class ProblemContenders:
     """Kernel and config of each of the C contenders, lowest expected cost first."""
     expected: Array
     deviation: Array
-    """Standard deviation of the total error of each contender's logarithmic cost, (C,)."""
+    """Standard deviation of the error of each contender's logarithmic cost, (C,)."""
     own_deviation: Array
-    """Standard deviation of the individual error of each contender's logarithmic cost, (C,)."""
+    """Standard deviation of the log-cost error that each contender does not share with others, (C,)."""
     weight: float = 1.0
     inputs: Array | None = None
     """Model features of each contender, without tunables, (C, F), or None if no model needs them."""
@@ -98,7 +98,7 @@ def contenders_of(
             chosen.append(position)
             keys.append(key)
     estimates = [getattr(candidates.costs.at(0), quantity) for quantity in objective.quantities]
-    # Half-widths of 90 % intervals of the logarithmic cost, for the total and the individual error.
+    # Half-widths of 90 % intervals in logarithms: of the whole error, and of the part that other configs do not share.
     widths = np.stack([np.stack([0.5 * np.log(each.high / each.low), each.own])[:, chosen] for each in estimates])
     deviation, own = np.sqrt(np.sum(np.square(widths), axis=0)) / DEVIATIONS
     inputs = _inputs(candidates, chosen) if with_inputs else None
@@ -122,7 +122,7 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
     """Return contenders with equal expected costs, for a problem without predictions.
 
-    `deviation` is the standard deviation of the individual error of each config's logarithmic cost.
+    `deviation` is the standard deviation of the log-cost error that each config does not share with others.
     """
     own = np.full(len(keys), deviation)
     return ProblemContenders(problem, tuple(keys), np.zeros(len(keys)), own / math.sqrt(OWN), own, weight)

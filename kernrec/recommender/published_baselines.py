@@ -54,8 +54,8 @@ class Recordings:
     ) -> Iterator[tuple[RecordedBaseline, "BaselinePrediction"]]:
         """Yield recorded rows of the problem, each together with a `BaselinePrediction` of the recorded time and power.
 
-        At most one row of each backend, version and variant is used: the fastest with at least the problem's number of
-        items. `predictions` supply values that were not recorded.
+        Yield at most one row of each backend, version and variant: the fastest row with at least as many items, such as
+        images, as the problem. `predictions` supply values that were not recorded.
         """
         same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
         shown = {each.backend: each.latency_s.value for each in predictions}

@@ -43,9 +43,9 @@ def select(candidates: CandidateSet, query: Query) -> list[Picked]:
 
 
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
-    """Return the picks in `picked`, the engine's result. Raise `UsageError` if there are none.
+    """Return the configs that the engine selected. Raise `UsageError` if there are none.
 
-    Without picks, the result is the lowest power of any candidate in watts, or NaN if the source has no candidate.
+    If there are none, `picked` is the lowest power of any candidate in watts, or NaN if no candidate has the source.
     """
     if not isinstance(picked, float):
         return picked

@@ -41,14 +41,14 @@ variances is 0.59**2 = 0.35.
 
 
 def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
-    """Return an array in which each column describes the interval and the source of one or more estimates.
+    """Stack the arguments in an array with K columns. Estimates with equal intervals and sources share a column.
 
     Args:
-        below: ratio of the value to the lower end of the 90 % interval.
-        above: ratio of the upper end of the 90 % interval to the value.
+        below: value / lower end of the 90 % interval.
+        above: upper end of the 90 % interval / value.
         source: index in `SOURCES`.
-        own: half-width, in logarithms, of the 90 % interval of a config's individual error. The shape is (K,), or
-            (2, K) for latency and energy.
+        own: half-width, in logarithms, of the 90 % interval of the error that other configs do not share. The shape is
+            (K,), or (2, K) for latency and energy.
 
     Returns:
         Array of shape (4, K) with one row per argument, or of shape (2, 4, K) for latency and energy.
@@ -92,7 +92,7 @@ class Estimates:
 
     @property
     def own(self) -> Array:
-        """Half-widths, in logarithms, of the 90 % intervals of the configs' individual errors."""
+        """Half-widths, in logarithms, of the 90 % intervals of the errors that other configs do not share."""
         return self.by_kind(_OWN_ERROR)
 
     def by_kind(self, row: int) -> Array:
@@ -275,9 +275,9 @@ def median(values: Array) -> float:
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """Return a factor that scales predictions, and the fraction of the shared variance that remains.
+    """Fit a factor on all predictions to the `ratios` measured / predicted of the measured configs.
 
-    `ratios` contains measured / predicted for each measured config.
+    Return (factor, variance of the factor as a fraction of its variance without measurements).
     """
     if not len(ratios):
         return 1.0, 1.0

@@ -122,8 +122,8 @@ class ModelStore:
         if trained_above not in (None, own.trained.training["data_sha256"]):
             self._warn(f"model {above.trained.name} was trained to correct another model of {kernel.name}; not used")
             return own
-        # The op's model must have been trained on the kernel. It must also have been trained on the GPU or, if the
-        # kernel's own model was not, tested on held-out GPUs.
+        # The op's model must have been trained on the kernel and on the GPU. If the kernel's own model was not trained
+        # on the GPU either, a test of the op's model on held-out GPUs is enough.
         carries_over = not own.gpu_known and above.model.tried_on_new_gpus
         if not above.kernel_known or not (above.gpu_known or carries_over):
             return own

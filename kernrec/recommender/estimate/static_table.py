@@ -66,10 +66,10 @@ class StaticTable:
         calibration: Calibration | None = None,
         conditions: Conditions = MEASURED_CONDITIONS,
     ) -> "StaticTable":
-        """Create the table of a kernel for the data type and layout of a problem.
+        """Prepare the estimates of a kernel's configs for all problems with the data type and layout of `problem`.
 
         Args:
-            problem: any problem of this data type and layout. For profiles of sampled blocks, the sampled problem.
+            problem: any of these problems. If the profiles come from sampled blocks, the problem that was emulated.
             profiles: static profiles, keyed by the index of the launch.
             calibration: fitted coefficients of the analytical model, or None to use the GPU's data sheet.
             conditions: input data of the kernel, and the state of L2 when a launch starts.

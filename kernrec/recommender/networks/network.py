@@ -80,7 +80,7 @@ def answer_network(
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
     for original, layer in zip(asked_layers, layers, strict=True):
         try:
-            # An independent shape gets the same notes on layouts as a request for one problem.
+            # A shape that is not part of a network gets the same notes on layouts as a request for one problem.
             if original.alone:
                 fixed, message = not original.layout_free, ""
                 result = on_gpu.answer_op(original.problem, of_all_backends, fixed)
@@ -148,7 +148,6 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 
 
 def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -> Mapping[str, Costs]:
-    """Return the costs of a layer's fastest, lowest-energy and heuristic configs, keyed by the name of the total."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, LOWEST_ENERGY: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}

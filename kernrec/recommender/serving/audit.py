@@ -69,7 +69,7 @@ class AuditedFile(JsonForm):
 
     @property
     def verdict(self) -> Verdict:
-        """Advice on whether to create the file, for the number of tokens with the largest gain."""
+        """Advice on whether to create this tuned file: the most favorable advice for any number of tokens."""
         if not self.missing:
             return Verdict.SHIPPED
         if self.taken:

@@ -103,7 +103,7 @@ def first_of_tiles(configs: Array) -> Array:
 
 
 def ranks(file: TunedFile, gpu: GPU) -> bool:
-    """Return whether the ranking supports a tuned file on a GPU."""
+    """Return whether this module can rank the configs of a tuned file on a GPU."""
     is_known = file.kind is Kind.EXPERTS and file.dtype == file.weights and file.weights in LEAST_SM
     return is_known and gpu.sm >= LEAST_SM[file.weights]
 

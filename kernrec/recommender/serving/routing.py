@@ -34,7 +34,7 @@ def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, ap
         top: Number of different experts that each token selects.
         rows: Number of rows of a tile.
         ranks: Number of GPUs that share the experts.
-        apart_allowed: Whether few choices may each get their own tile, as in vLLM.
+        apart_allowed: Whether each choice of an expert gets its own tile if there are few choices, as in vLLM.
     """
     total, choices = experts * ranks, tokens * top
     draw = np.random.default_rng(_SEED)

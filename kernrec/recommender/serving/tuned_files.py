@@ -186,7 +186,7 @@ def block_of(match: re.Match[str]) -> tuple[int, int] | None:
 
 
 def experts_of(name: str) -> tuple[TunedFile | None, str]:
-    """Return the tuned file for experts that a file name describes, and the model whose layer sizes are assumed.
+    """Parse the name of a tuned file for experts. Return (tuned file, title of a model that has layers of these sizes).
 
     Return (None, "") if the sizes match no known model or the data type is not supported.
     """
