@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LOOK_S = 2.0
 """Seconds between two checks for new GPUs."""
 _OPEN_S = 20.0
-"""Seconds to wait for the first GPUs before the driver assigns measurements."""
+"""Seconds to wait for the first GPUs before `Driver` assigns measurements."""
 _STORE_S = 60.0
 """Minimum seconds between two transfers from the journal to the database."""
 _NO_GPU_S = 60.0
@@ -52,7 +52,7 @@ class _Device:
     rows: list[Measurement] = field(default_factory=list)
     """Measurements in the completed blocks of `visit`."""
     resting: bool = False
-    """Whether this GPU has nothing to measure. The driver checks again when another GPU joins, leaves or is done."""
+    """Whether this GPU has nothing to measure. `Driver` checks again when another GPU joins, leaves or is done."""
     spent: bool = False
     losses: int = 0
 

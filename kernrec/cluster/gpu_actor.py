@@ -1,7 +1,7 @@
-"""Define the actor process that owns one GPU of a cluster and makes the measurements that the driver assigns.
+"""Define the actor process that owns one GPU of a cluster and makes the measurements that `Driver` assigns.
 
-The actor sends each record to the driver at once and stores nothing, so it may die at any time. All machines of a
-campaign must have the same version and sources of kernrec.
+The actor sends each record to the `Driver` process at once and stores nothing, so it may die at any time. All machines
+of a campaign must have the same version and sources of kernrec.
 """
 
 import queue
@@ -41,7 +41,7 @@ def sources_hash() -> str:
 
 @dataclass(frozen=True)
 class Greeting:
-    """Reply to `hello`. The driver can read it even if the machines have different versions of kernrec."""
+    """Reply to `hello`. `Driver` can read the reply even if the machines have different versions of kernrec."""
 
     node: str
     sources: str
@@ -92,7 +92,7 @@ Reply = Greeting | Answer | GpuLost | Mapping[str, Any]
 
 
 class GpuActor:
-    """Actor that measures on one GPU, and sends the records to the driver."""
+    """Actor that measures on one GPU, and sends the records to the `Driver` process."""
 
     def __init__(self) -> None:
         self._answer = Answer(socket.gethostname())
@@ -153,7 +153,7 @@ class GpuActor:
             task()
         except KernrecError as failure:
             self._answer.error = str(failure)
-        except Exception as failure:  # Report any error to the driver.
+        except Exception as failure:  # Report any error to `Driver`.
             self._answer.error = " ".join(f"{type(failure).__name__}: {failure}".split())[:500]
         return self._answer
 
@@ -163,7 +163,7 @@ class GpuActor:
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
-    """Replace the kernel objects from the driver by this process's kernel objects, which cache results."""
+    """Replace the kernel objects from `Driver` by this process's kernel objects, which cache results."""
     tasks = [
         task if task.kernel is None else replace(task, kernel=find_kernel(task.kernel_name)) for task in planned.tasks
     ]

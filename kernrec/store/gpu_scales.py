@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LEAST_CONTRIBUTORS = 3
 """Minimum number of contributors to an item. If two disagree, nobody knows which GPU is unusual."""
 LEAST_CONFIGS = 3
-"""Minimum number of items that a GPU must share with other people's GPUs."""
+"""Minimum number of configs and problems (items) that must be measured on a GPU and on other people's GPUs."""
 
 _RAN_WELL = "outcome = 'ok' AND mig IS DISTINCT FROM true AND replayed IS DISTINCT FROM true"
 
@@ -71,14 +71,13 @@ def scales_query(contributors: int = LEAST_CONTRIBUTORS) -> str:
 
 
 def scale_statements() -> list[str]:
-    """Return the SQL statements that update the scales."""
     scales = f"FROM ({scales_query()})"
     estimate = with_derived("sourced_rows", scales)
     return ["DELETE FROM db.gpu_scale", f"INSERT INTO db.gpu_scale BY NAME {estimate}"]
 
 
 def scales_for_training() -> str:
-    """Return an SQL subquery with scales for training a model, from items that at least two people measured.
+    """Return an SQL subquery with scales for training a model, from configs that at least two people measured.
 
     Without scales, a model would mistake a difference between two GPUs for a difference between configs. Scales are
     relative to the user's own GPUs, or to the median over the contributors if the user has measured nothing.
@@ -91,7 +90,7 @@ def scales_for_training() -> str:
 
 
 def update_scales(connection: "DuckDBPyConnection") -> None:
-    """Update the scales in the caller's transaction."""
+    """Update the table `db.gpu_scale` in the caller's transaction."""
     ((signers,),) = connection.execute("SELECT count(DISTINCT signer) FROM db.merged").fetchall()
     clear, estimate = scale_statements()
     connection.execute(clear)

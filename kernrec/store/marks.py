@@ -93,7 +93,6 @@ def read_mark(path: Path) -> Mark:
 
 
 def write_mark(path: Path, mark: Mark) -> None:
-    """Save the result of a database file's check in the cache folder, if the folder is writable."""
     if not paths.cache().parent.parent.is_dir():  # Never create a home folder.
         return
     with suppress(OSError):

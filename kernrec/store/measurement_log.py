@@ -182,7 +182,6 @@ def read_log(
         return connection.execute(with_derived(relation, query, condition), values).fetchall()
 
     def by_config(needed: bool, query: str) -> dict[_Row, Any]:
-        """Run a query if `needed`. Return the last column of the result, keyed by the other columns."""
         rows = rows_of("whole_gpu_rows", f"{query} GROUP BY ALL") if needed else []
         return {row[:-1]: row[-1] for row in rows}
 

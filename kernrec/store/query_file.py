@@ -94,7 +94,7 @@ class QueryFile:
 
     @property
     def ends(self) -> list[str]:
-        """The lowest and the highest key of all measurements, for `Stack.mark`. Empty if there are no measurements."""
+        """Lowest and highest key of all measurements, or empty if there are no measurements."""
         entry = self._entry(_ENDS)
         return [] if entry is None else [end for end in entry[0]["ends"] if end is not None]
 

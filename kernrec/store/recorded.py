@@ -167,7 +167,7 @@ class _Table:
     """Distinct combinations of values in the columns `ORIGIN` and `WIDTHS`."""
     keys: "np.ndarray"
     items: "np.ndarray"
-    """Number of items of each recording's problem, or 0 if no dimension counts items."""
+    """Number of items, such as images, of each recording's problem, or 0 if no dimension counts items."""
     latency_s: "np.ndarray"
     power_w: "np.ndarray"
     """Watts, or 0 if the power was not recorded."""

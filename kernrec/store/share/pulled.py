@@ -25,7 +25,7 @@ from kernrec.store.share.outgoing import likeness_key
 from kernrec.util.files import lock_path
 
 _UNSETTLED = "CREATE OR REPLACE TABLE db.settled (rule VARCHAR)"
-"""SQL statement that marks the scales of GPUs as outdated, until `settle` updates them."""
+"""SQL statement that marks the table `db.gpu_scale` as outdated, until `settle` updates it."""
 _IS_SETTLED = "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'db' AND table_name = 'settled'"
 _WAIT_S = 10.0
 """Maximum seconds to wait for another process that pulls or pushes."""
