@@ -28,7 +28,7 @@ Row = tuple[int, float, int]
 
 @dataclass(frozen=True, eq=False)
 class Recordings:
-    """Recordings of a problem on one GPU, and of problems that differ only in the number of items."""
+    """Recordings of a problem on one GPU, and of problems with other numbers of items, such as images or rows."""
 
     problem: Problem
     gpu: GPU

@@ -16,7 +16,7 @@ from kernrec.util.engine import query as engine
 
 _Result = TypeVar("_Result")
 Bounds = tuple[int, int, float, float, int]
-"""Bounds of a query for the engine: index of the objective, number of picks, maximum power in watts, maximum slowdown
+"""Bounds of a query for the engine: index of the objective, number of results, maximum power in watts, maximum slowdown
 as a fraction, and index of the only source (-1 for all)."""
 
 

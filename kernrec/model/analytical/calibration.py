@@ -167,7 +167,7 @@ SAME_MODEL = 0.005
 def analytical_fingerprint() -> list[float]:
     """Return the latencies (us) and energies (mJ) that the uncalibrated model predicts for a few made-up launches."""
     # The five code variants have different bottlenecks: arithmetic, tensor cores, shared memory, DRAM and conversions.
-    # `block` and `trip` contain the events per block and per loop trip, with one row for each code variant.
+    # `block` and `trip` contain the events per block and per loop iteration, with one row for each code variant.
     block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
     trip = np.array(
         [

@@ -1,7 +1,7 @@
-"""Demand of a launch: the clock cycles and joules that a GPU needs per block and per trip of each loop.
+"""Demand of a launch: the clock cycles and joules that a GPU needs per block and per iteration of each loop.
 
 Clock cycles and joules are linear in the events (such as instructions) of a static profile. So both are computed once
-per kernel and GPU. A prediction multiplies them by the launch's numbers of blocks and loop trips.
+per kernel and GPU. A prediction multiplies them by the launch's numbers of blocks and iterations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,7 +105,7 @@ class Demand:
     one or more configs."""
 
     rates: tuple[Floats, ...]
-    """Arrays of shape (quantities, C): one array for a block, then one array for a trip of each loop."""
+    """Arrays of shape (quantities, C): one array for a block, then one array for an iteration of each loop."""
 
     @cached_property
     def grouped(self) -> bool:

@@ -52,7 +52,7 @@ RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
 
 @dataclass(frozen=True, eq=False)
 class LaunchWork:
-    """Work of N launches of a kernel on one problem, such as numbers of blocks and loop trips."""
+    """Work of N launches of a kernel on one problem, such as numbers of blocks and loop iterations."""
 
     variants: Array
     """Index of each launch's code variant in `Demand.rates`, int64 (N,)."""

@@ -53,7 +53,7 @@ def by_number(version: str) -> list[tuple[int, str]]:
 BACKENDS = ("PyTorch", "vLLM", "SGLang", "TensorRT-LLM", "cuBLAS", "cuDNN", "FlashAttention")
 
 AT = "@"
-"""Separator between a backend and a superseded version, as in `TensorRT-LLM@1.2.0rc5`."""
+"""Separator between a backend and an old version, as in `TensorRT-LLM@1.2.0rc5`."""
 
 _LEAST_SM = {"vLLM": 70, "SGLang": 75, "TensorRT-LLM": 80}
 """Lowest compute capability (times ten) that a backend supports, according to the installation guides of vLLM 0.14 and

@@ -61,7 +61,7 @@ class GpuVendorModel:
         """For each problem, a cached list of (times of several problems, index of the problem in these times)."""
 
     def superseded(self, problem: Problem) -> frozenset[str]:
-        """Return the superseded versions of backends that were recorded on the GPU, such as `vLLM@0.14.0`."""
+        """Return the old versions of backends that were recorded on the GPU, such as `vLLM@0.14.0`."""
         return frozenset(name for kind in self._kinds(problem) for name in kind.superseded)
 
     def predict_version(self, problem: Problem, backend: str) -> BaselinePrediction | None:

@@ -126,7 +126,7 @@ class Kind:
 
     @cached_property
     def superseded(self) -> tuple[str, ...]:
-        """Return the superseded versions that were recorded on the GPU, such as `vLLM@0.14.0`."""
+        """Return the old versions of backends that were recorded on the GPU, such as `vLLM@0.14.0`."""
         backends = self.chosen.recorded.backends.items()
         return tuple(backend for backend, devices in backends if AT in backend and self.gpu.name in devices)
 

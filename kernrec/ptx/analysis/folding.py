@@ -83,7 +83,7 @@ _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Return the machine instructions of each PTX instruction. The result is empty for folded instructions.
+    """Return the machine instructions of each PTX instruction. Instructions that other instructions absorb have none.
 
     Args:
         function: function without calls.

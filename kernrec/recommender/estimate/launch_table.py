@@ -50,7 +50,7 @@ class LaunchTable:
 
     @cached_property
     def loops(self) -> tuple[str, ...]:
-        """Names of the loops whose trips the profiles count, in order."""
+        """Names of the loops whose iterations the profiles count, in order."""
         return self.profiles.terms[1:]
 
 
@@ -61,7 +61,7 @@ class LaunchGeometry:
     performed: Array
     warps: Array
     prefetch: Array
-    """Number of loop trips whose loads a block issues in advance."""
+    """Number of loop iterations whose loads a block issues in advance."""
     resident: Array
     """Resident blocks per SM, or 0 if a block does not fit into an SM.
 
@@ -74,8 +74,8 @@ class LaunchGeometry:
     quick: Array
     """Inputs for a quick estimate of costs, as an array of shape (1 + loops, 3, configs).
 
-    The first axis contains the inputs per block, then the inputs per trip of each loop. The three inputs are clock
-    cycles of the busiest pipe, clock cycles of a block that is alone on its SM, and core energy in joules.
+    The first axis contains the inputs per block, then per iteration of each loop. The three inputs are clock cycles of
+    the busiest pipe, clock cycles of a block that is alone on its SM, and core energy in joules.
     """
 
     @cached_property
@@ -85,7 +85,7 @@ class LaunchGeometry:
 
 
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
-    """Return the number of loop trips that each config prefetches, (configs,).
+    """Return the number of loop iterations that each config prefetches, (configs,).
 
     The kernel's spec states the number (`declared`). Emulated code without asynchronous copies prefetches nothing.
     """

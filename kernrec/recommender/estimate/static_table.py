@@ -216,7 +216,7 @@ class StaticTable:
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """Return the trips of a loop in all blocks together, and in the longest block, for each config."""
+        """Return the iterations of a loop in all blocks together, and in the longest block, for each config."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)
