@@ -112,5 +112,4 @@ def split_expressions(text: str) -> list[str]:
 
 
 def listed(expressions: Sequence[str]) -> str:
-    """Quote expressions and join them as a TOML list. `MARK`, which marks a missing expression, has its own quotes."""
     return f"[{', '.join(text if text == MARK else quoted(text) for text in expressions)}]"

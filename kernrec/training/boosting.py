@@ -84,7 +84,6 @@ class HeadData:
         return np.asarray(np.isfinite(self.target))
 
     def times(self, share: float) -> "HeadData":
-        """Return a copy in which each row's target is multiplied by `share`."""
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:

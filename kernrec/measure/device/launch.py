@@ -193,7 +193,6 @@ class LoadedCudaConfig:
         return self._buffers.errors()
 
     def run(self) -> None:
-        """Compute the problem once, and wait for the result."""
         assert self._buffers is not None
         assert self._launches is not None
         self._buffers.reset(self._stream, self._launches.scratch)
