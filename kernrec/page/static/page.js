@@ -179,7 +179,7 @@
     view.replaceChildren();
     if (!networks.length) return;
     const place = element("div", { class: "plot", role: "img", "aria-label": `Latency against energy of ${networks[0].workload}`
-      + " over power limits; the tables have the same figures" });
+      + " at several power limits; the tables have the same figures" });
     view.append(element("h2", {}, networks[0].workload), place, ...kernrec.networkTables(networks));
     await drawSweeps(place, networks);
     view.dataset.drawn = "yes";

@@ -42,7 +42,7 @@
     return plot;
   }
 
-  // Networks over power limits: a line a GPU, its knee marked.
+  // Networks at several power limits: a line a GPU, its knee marked.
   async function drawSweeps(target, networks) {
     const all = networks.flatMap((network) => network.sweep);
     const [timeScale, timePrefix] = prefixOf(Math.min(...all.map((row) => row.latency_s)));

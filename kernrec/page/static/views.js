@@ -153,7 +153,7 @@
         ["runs", (row) => row.name, "text"], ["latency (90 % interval)", (row) => interval(row.latency_s, ...row.latency_interval_s, "s")],
         ["energy (90 % interval)", (row) => interval(row.energy_j, ...row.energy_interval_j, "J")], ["source", (row) => row.source, "text"],
       ], network.totals);
-      const sweep = table(`${network.title} over power limits; the bold row is the knee`, [
+      const sweep = table(`${network.title} at several power limits; the bold row is the knee`, [
         ["power limit", (row) => `${row.power_limit_w} W`], ["latency (90 % interval)", (row) => interval(row.latency_s, ...row.latency_interval_s, "s")],
         ["energy (90 % interval)", (row) => interval(row.energy_j, ...row.energy_interval_j, "J")], ["power", (row) => human(row.power_w, "W")],
         ["slower", (row) => percent(row.versus_first.slowdown, 1)], ["energy saved", (row) => percent(row.versus_first.energy_saved, 1)],
