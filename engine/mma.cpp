@@ -100,7 +100,7 @@ MatrixMultiply mma_form(const Modifiers& modifiers) {
         marks[4] != "col")
         refuse();
     const std::string &shape = marks[2], &a = marks[first + 1], &b = marks[first + 2];
-    const std::string refused = "shape " + shape + " of ." + a + " and ." + b;
+    const std::string refused = "shape " + shape + " with A in ." + a + " and B in ." + b;
     if (!has_shape(kMmaShapes, a, shape)) refuse(refused);
     const MatrixMultiply form = product_of(shape, &marks[first], modifiers);
     if (!sums_in(form.a, form.c) || !sums_in(form.a, form.d)) refuse();
@@ -249,7 +249,7 @@ const Registration kMma({"mma"}, [](Decoder& decoder, const Source& ins) {
 // --- wmma ---
 
 void check_wmma_shape(const std::string& shape, const std::string& type, bool is_sum) {
-    if (!has_shape(is_sum ? kWmmaSums : kWmmaInputs, type, shape)) refuse("shape " + shape + " of ." + type);
+    if (!has_shape(is_sum ? kWmmaSums : kWmmaInputs, type, shape)) refuse("shape " + shape + " in ." + type);
 }
 
 // In f16, fragments of A and B take eight registers, because they hold every element twice.
@@ -270,7 +270,7 @@ Multiply wmma_multiply_form(const Modifiers& modifiers) {
     Multiply form = with_registers(product_of(shape, types.data(), modifiers));
     const MatrixMultiply& product = form.product;
     if (!may_multiply(product.a, product.b) || !sums_in(product.a, product.c) || !sums_in(product.a, product.d))
-        refuse("shape " + shape + " of ." + types[1] + " and ." + types[2]);
+        refuse("shape " + shape + " with A in ." + types[1] + " and B in ." + types[2]);
     if (product.a == Type::kF16) form.a = form.b = kHalfRegisters;
     return form;
 }

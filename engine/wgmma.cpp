@@ -240,9 +240,9 @@ MatrixMultiply product_of(const Modifiers& modifiers) {
     }
     const Type d = number_type(marks[3]), a = number_type(marks[4]), b = number_type(marks[5]);
     if (n <= 0 || k <= 0 || !sums_in(a, d) || a == Type::kF64 || a == Type::kS4 || a == Type::kU4) refuse();
-    if (!may_multiply(a, b)) refuse("." + marks[4] + " with ." + marks[5]);
+    if (!may_multiply(a, b)) refuse("A in ." + marks[4] + " with B in ." + marks[5]);
     const bool fits = d == Type::kS32 ? n == 8 || n == 24 || (n % 16 == 0 && n <= 256) : n % 8 == 0 && n <= 256;
-    if (!fits || k * number_bits(a) != 8 * int(kTileRowBytes)) refuse("shape " + shape + " of ." + marks[4]);
+    if (!fits || k * number_bits(a) != 8 * int(kTileRowBytes)) refuse("shape " + shape + " in ." + marks[4]);
     if ((a == Type::kB1) != counts_bits) refuse();
     return {64, n, k, a, b, d, d, saturates};
 }
