@@ -163,7 +163,7 @@ def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
         elif number and options[number - 1] == "--db":
             databases.append(Path(word))
         elif word == "--db" and number == len(options) - 1:
-            raise UsageError(f"--db has no value; expected: {_DATABASE.rstrip('.').lower()}")
+            raise UsageError("--db has no value; expected the file of a database")
         elif word != "--db":
             rest.append(word)
     return [*rest, *words[len(options) :]], databases

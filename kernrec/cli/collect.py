@@ -137,8 +137,8 @@ class CollectOptions(options.Options):
             raise unknown("strategy", name, names)
         for setting, strategies in _ONLY_FOR.items():
             if getattr(self, setting) and name not in strategies:
-                fits = " or ".join(strategies)
-                raise UsageError(f"--{setting} needs --strategy {fits}; the strategy is {name}")
+                fits = f"{', '.join(strategies[:-1])} or {strategies[-1]}"
+                raise UsageError(f"--{setting} does not work with --strategy {name}; choose {fits}")
         effort = _EFFORTS.get(name)
         return (Strategy.ALL, effort) if effort else (Strategy(name), "normal")
 

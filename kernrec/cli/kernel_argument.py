@@ -196,7 +196,7 @@ def write_draft(wanted: AnalyzeOptions) -> None:
 
     source = wanted.file
     if source.suffix != ".cu" or wanted.spec is not None:
-        raise UsageError("--init writes a spec only for .cu files; PTX needs no spec, and Triton needs a call")
+        raise UsageError("--init is for .cu files without --spec; `kernrec capture` writes the calls of Triton kernels")
     path = source.with_suffix(".toml")
     if path.exists():
         raise UsageError(f"{path} exists already; move it first")

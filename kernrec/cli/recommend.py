@@ -125,7 +125,7 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         "--context is for a --workload": wanted.context is not None and not wanted.workload,
         f"--backend {wanted.whose} is for networks; a --shape shows kernrec's kernels beside all backends": wanted.whose
         and wanted.of_shapes,
-        "--shape and --workload were both given; this only works for the open dimensions of an .onnx file": shape
+        "--shape and --workload were both given; only a --workload FILE.onnx with dynamic dimensions takes both": shape
         and wanted.workload
         and not wanted.workload.lower().endswith(".onnx"),
         "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(

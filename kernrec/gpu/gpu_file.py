@@ -153,7 +153,7 @@ def _check_names(table: str, data: Any, accepted: tuple[str, ...], optional: tup
         raise UsageError(f"{table} is {short(data)}; expected a table of {', '.join(accepted)}")
     for name in data:
         if name not in accepted:
-            raise unknown(f"figure {inside}of a GPU", str(name)[:_LONGEST], accepted)
+            raise unknown(f"GPU property{f' in [{table}]' if table else ''}", str(name)[:_LONGEST], accepted)
     if missing := [name for name in accepted if name not in data and name not in optional]:
         raise UsageError(f"missing {inside}{', '.join(missing)}; `kernrec list gpus rtx4090` prints a complete file")
 

@@ -216,10 +216,7 @@ class _Drafter:
         if block == [MARK] and any("block_" in axis for axis in axes):
             if self.launch is not None and self.launch.grid == self.words.grid:
                 return [MARK], block, shared, constraints
-            raise UsageError(
-                f"--grid {self.words.grid!r:.60}: {self.signature.name} never reads its block size; give it, for "
-                "example --block 128"
-            )
+            raise UsageError(f"--grid {self.words.grid!r:.60} needs a block size; add one, for example --block 128")
         if not 1 <= len(axes) <= 3:
             raise UsageError(f"--grid {self.words.grid!r:.60}: expected one to three expressions, separated by commas")
         return [self._expression("--grid", axis) for axis in axes], block, shared, constraints

@@ -295,7 +295,7 @@ class _T1Reader:
 
     def need(self, table: Mapping[str, Any], key: str) -> Any:
         if key not in table:
-            raise UsageError(f"{self.title}: {key} is missing: this is not a T1 description")
+            raise UsageError(f"{self.title}: {key} is missing: this is not an autotuner's problem in the T1 format")
         return table[key]
 
 

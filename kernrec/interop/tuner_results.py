@@ -177,7 +177,7 @@ def read_t4(file: TextFile, options: ReadOptions) -> ForeignResults:
     metadata = metadata if isinstance(metadata, dict) else {}
     version, of_ktt = document.get("schema_version"), metadata.get("autotuner") == KTT
     if version != VERSION and not (of_ktt and version is None):
-        raise ValueError(f"it has T4 schema {version!r:.40}; only {VERSION!r} is supported")
+        raise ValueError(f"schema_version is {version!r:.40}; only {VERSION!r} is supported")
     entries = document.get("results")
     if not isinstance(entries, list):
         raise ValueError("missing 'results' (expected a list)")

@@ -172,7 +172,7 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
             raise UsageError(f"{key} is {short(value)}; expected a whole number from {least}")
     one_network = content.get("one_network", True)
     if type(one_network) is not bool:
-        raise UsageError(f"one_network is {short(one_network)}; true and false are accepted")
+        raise UsageError(f"one_network is {short(one_network)}; expected true or false")
     return Workload(name, printable(title), source, layers, one_network=one_network, **counts)
 
 
@@ -194,7 +194,7 @@ def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapp
     name = op.name if name is None else printable(str(name))
     for key, value in (("compared", compared), ("quantized", quantized)):
         if type(value) is not bool:
-            raise UsageError(f"layer {name!r} has {key} {short(value)}; true and false are accepted")
+            raise UsageError(f"layer {name!r}: {key} is {short(value)}; expected true or false")
     sizes = [dim.name for dim in op.dims]
     if not isinstance(split, list) or any(dim not in sizes for dim in split):
         raise UsageError(f"layer {name!r} has split {short(split)}; expected a list of dimensions: {', '.join(sizes)}")

@@ -90,9 +90,7 @@ def answer_many(
     if query.objective is Objective.PARETO:
         raise UsageError("several shapes get one recommendation each: use the objective latency, energy or edp")
     if query.max_slowdown is not None or query.max_power_w is not None or query.clocks:
-        raise UsageError(
-            "several shapes together accept a power limit and a clock, but no bounds and no sweep over clocks"
-        )
+        raise UsageError("max_slowdown, max_power_w and a sweep over clocks only work for a single shape")
     problems = tuple(_problems(find_op(op), dims, kind))
     query = replace(query, top=1)
     rows, failed = {}, {}

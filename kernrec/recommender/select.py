@@ -52,8 +52,8 @@ def reachable(picked: Any, query: Query, gpu: str) -> Any:
     if isnan(picked):
         raise UsageError(f"no {query.source} result for this problem on {gpu}; omit --source")
     raise UsageError(
-        f"no config stays below {query.max_power_w:g} W; the lowest is {picked:.4g} W:"
-        " give a lower power limit or clock"
+        f"no config draws at most {query.max_power_w:g} W: the lowest power is {picked:.4g} W;"
+        " allow more power, or set a lower power limit or clock"
     )
 
 

@@ -87,7 +87,7 @@ WRONG = {
     "a config that the spec excludes": (cache(entry(bx=256, tile=2)), "on rtx3090 .constraint 'bx \\* tile <= 256'"),
     "a missing tunable": (cache(entry(), tune_params_keys=["bx"]), "the rows have no value of tile"),
     "a time below the floor": (cache(entry(time=0.01, times=[0.01])), "1 of 1 times are below .* wrong unit"),
-    "seconds for milliseconds": (cache(entry(time=9e7, times=[9e7])), "which one thread needs for"),
+    "seconds for milliseconds": (cache(entry(time=9e7, times=[9e7])), "the time of a single thread for"),
     "another kernel's shared memory": (cache(entry(smem_bytes=4096)), "4096 bytes .* scale.cu uses 128"),
     "another kernel's registers": (cache(entry(num_regs=128)), "registers differ by .* not the measured source"),
     "a fractional value": (cache(entry(bx=32.5)), "bx is 32.5"),

@@ -92,7 +92,7 @@ def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
     if wanted is None:
         wanted = max(releases, key=numbers)
     if wanted not in releases:
-        note = f", and {installed[1]} is installed" if installed else " (kernrec reads any release that is installed)"
+        note = f", and {installed[1]} is installed" if installed else " (for another release, install it)"
         raise UsageError(f"{unknown(f'release of {engine}', wanted, releases)}{note}")
     names = {
         Kind(kind): frozenset(

@@ -52,12 +52,12 @@ def implausible(times_s: list[float], problem: Problem, gpu: GPU) -> str | None:
     below = [time for time in times_s if time < least]
     if below:
         return (
-            f"{len(below)} of {len(times_s)} times are below {human(least, 's')}, which {problem.key} needs on"
-            f" {gpu.title} at its peak (the least is {human(min(below), 's')}): wrong unit, shape or GPU?"
+            f"{len(below)} of {len(times_s)} times are below {human(least, 's')}, the minimum for {problem.key} on"
+            f" {gpu.title} (the shortest is {human(min(below), 's')}): wrong unit, shape or GPU?"
         )
     if most is not None and (above := [time for time in times_s if time > most]):
         return (
-            f"{len(above)} of {len(times_s)} times are longer than {human(most, 's')}, which one thread needs for"
+            f"{len(above)} of {len(times_s)} times are longer than {human(most, 's')}, the time of a single thread for"
             f" {problem.key} (the longest is {human(max(above), 's')}): wrong unit or shape?"
         )
     return None
