@@ -239,7 +239,7 @@ def _name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", pages(), ids=_name)
-def test_mentioned_paths_exist(page):
+def test_paths_in_the_docs_exist(page):
     for code in _CODE.findall(prose(page)):
         for word in code.split():
             if word.split("/")[0] in TOP and "/" in word and not re.search(r"<|NNN", word):
@@ -247,7 +247,7 @@ def test_mentioned_paths_exist(page):
 
 
 @pytest.mark.parametrize("page", pages(), ids=_name)
-def test_options_of_mentioned_scripts_exist(page):
+def test_script_options_in_the_docs_exist(page):
     for code in _CODE.findall(prose(page)):
         words = code.removeprefix("python ").split()
         package = {"tools/evidence": "evidence/experiments", "tools/bench.py": "benchmarks"}.get(words[0])

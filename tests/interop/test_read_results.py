@@ -164,7 +164,7 @@ def test_malformed_result_error_states_its_index(write, refuses):
     ])  # fmt: skip
 
 
-def test_truncated_file_in_t4_format_is_refused(write):
+def test_truncated_results_file_is_refused(write):
     text = json.dumps(document(result(), result()))
     for cut in range(1, len(text)):
         with pytest.raises(UsageError, match=r"is cut short|lacks results|schema_version is"):

@@ -44,7 +44,7 @@ def load(tmp_path):
     return make
 
 
-def test_t1_file_is_read_with_all_its_fields(load):
+def test_tuning_problem_file_is_read_with_all_its_fields(load):
     kernel, left_out = load()
     problem = kernel.definition.problem()
     assert kernel.name == "scale_it"
@@ -64,7 +64,7 @@ def test_t1_file_is_read_with_all_its_fields(load):
     assert kernel.initial_values["x"].numbers == (0.0, 2.5)
 
 
-def test_t1_grid_is_the_global_size_if_no_problem_size_is_given(load):
+def test_grid_is_the_global_size_in_a_file_without_problem_size(load):
     def change(data: dict[str, Any]) -> None:
         spec = data["KernelSpecification"]
         del spec["ProblemSize"], spec["GridDivX"], spec["Arguments"][4:]
@@ -77,7 +77,7 @@ def test_t1_grid_is_the_global_size_if_no_problem_size_is_given(load):
         assert bind_launches(kernel, config, kernel.definition.problem(), 86)[0].grid == (blocks, 1, 1)
 
 
-def test_t1_types_with_a_bit_width_are_accepted(load):
+def test_types_with_a_bit_width_are_accepted(load):
     def change(data: dict[str, Any]) -> None:
         arguments = data["KernelSpecification"]["Arguments"]
         for argument, kind in zip(arguments[:2], ("uint8", "int16"), strict=True):
@@ -95,7 +95,7 @@ def test_t1_types_with_a_bit_width_are_accepted(load):
     assert [argument.ctype for argument in kernel.launches[0].arguments if hasattr(argument, "ctype")] == ["f32", "i8"]
 
 
-def test_t1_file_without_arguments_is_refused(load, refuses):
+def test_tuning_problem_file_without_arguments_is_refused(load, refuses):
     def change(data: dict[str, Any]) -> None:
         del data["KernelSpecification"]["Arguments"]
 
@@ -118,7 +118,7 @@ def keys(*path: Any, to: Any = None) -> Callable[[dict[str, Any]], None]:
 SPEC, SPACE = "KernelSpecification", "ConfigurationSpace"
 
 
-def test_invalid_t1_file_is_refused_in_one_line(load, refuses):
+def test_invalid_tuning_problem_file_is_refused_in_one_line(load, refuses):
     refuses(load, [
         keys(SPACE), keys(SPEC, "Language", to="OpenCL"), keys(SPEC, "KernelName", to="scael"),
         keys(SPEC, "KernelFile", to="other.cu"), keys(SPACE, "TuningParameters", 0, "Values", to="[64, 'x']"),

@@ -253,7 +253,7 @@ def test_text_used_as_a_number_is_refused_in_one_line():
     assert column(made, "m if dtype == 'f32' else 0", m=3) == 3
 
 
-def test_circular_lets_are_refused():
+def test_circular_definitions_are_refused():
     lets = {"a": parse("b + 1"), "b": parse("a + 1")}
     with pytest.raises(ValueError, match="nested too deeply"):
         column(space_of_values({}, None, lets), "a")

@@ -79,7 +79,7 @@ def test_problem_without_kernels_has_baselines_and_no_points(answers):
 
 
 @pytest.mark.parametrize("about", [{"op": "matmul"}, {"kernel": "matmul_simt"}])
-def test_pareto_front_and_explanation_use_zero_inputs_on_request(answers, about, capsys):
+def test_pareto_front_and_explanation_use_inputs_of_zeros_on_request(answers, about, capsys):
     query = {"gpu": "rtx4090", **about, "dtype": "f32", "layout": "nn", "shape": "m=2048,n=2048,k=2048"}
     least = []
     for inputs in ({}, {"inputs": "zeros"}):

@@ -82,7 +82,7 @@ def test_end_blocks_of_the_grid_are_counted_exactly(nvrtc, tmp_path, threads, bu
 PRODUCERS = beside(__file__, "producers.cu")
 
 
-def test_block_waits_as_long_for_one_producer_warp_as_for_all(nvrtc, tmp_path):
+def test_waiting_time_is_equal_for_one_producer_warp_and_for_four(nvrtc, tmp_path):
     single, all_warps = (metrics(tmp_path, "normal", PRODUCERS.replace("BUSY", busy)) for busy in ("32", "THREADS"))
     assert single["global.where.read_requests"] == all_warps["global.where.read_requests"] / 4
     assert single["rounds"] == pytest.approx(all_warps["rounds"], rel=0.05)

@@ -255,7 +255,7 @@ def test_recorded_baseline_at_a_lower_limit_is_estimated_and_no_faster(recommend
     )
 
 
-def test_zero_inputs_have_no_published_baselines(recommender):
+def test_inputs_of_zeros_have_no_published_baselines(recommender):
     assert baselines_of(recommender.context.on(H200, Conditions("zeros")), published_product(), DEFAULT_POINT) == ()
 
 

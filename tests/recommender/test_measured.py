@@ -97,7 +97,7 @@ def test_measured_config_uses_its_measurement(ask, predicted):
     assert json.loads(json.dumps(best.as_dict()))["device"] == "NVIDIA H200"
 
 
-def test_zero_inputs_draw_less_power_and_ignore_measurements_of_random_inputs(tmp_path, ask, predicted):
+def test_inputs_of_zeros_draw_less_power_and_ignore_measurements_of_random_inputs(tmp_path, ask, predicted):
     rows = [row(predicted[5], 0.5), failure(predicted[0], "incorrect")]
     random, zeros = (ask(rows, Query(Objective.LATENCY, top=40, inputs=inputs)) for inputs in ("random", "zeros"))
     assert random.best.source == "measured"

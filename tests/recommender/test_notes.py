@@ -81,7 +81,7 @@ def test_matmul_with_a_triton_kernel_has_no_note_on_triton_requirements(recommen
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("gpu", ["a100", "rtx3090", "l40s", "h100", "rtx5090"])
-def test_odd_vocabulary_size_is_answered_by_triton(recommender, gpu, dtype):
+def test_matmul_with_50257_columns_uses_triton_in_f16_and_bf16(recommender, gpu, dtype):
     # In an earlier version, some GPUs lacked code for 50,257 columns, and bf16 took over twice as long as f16.
     assert lines_on_triton(recommender, dtype, "nn", 4096, 50257, 768, gpu) == []
     query = Query(Objective.LATENCY, top=1)

@@ -41,7 +41,7 @@ def answers(path: Path) -> list[tuple[float, bool]]:
     return [(answer.latency_s, answer.merged) for answer in there.measured]
 
 
-def test_file_written_by_kernrec_is_marked_as_own(tmp_path):
+def test_file_written_by_kernrec_is_trusted(tmp_path):
     path = made(tmp_path / "own.duckdb", 1e-3)
     assert is_own(path)
     assert not is_own(foreign(path))
@@ -49,7 +49,7 @@ def test_file_written_by_kernrec_is_marked_as_own(tmp_path):
     assert not is_own(path)
 
 
-def test_file_of_a_killed_writer_is_marked_as_the_users(tmp_path):
+def test_file_of_a_killed_writer_is_trusted(tmp_path):
     path = made(tmp_path / "own.duckdb", 1e-3)
     database = Database.open(path, read_only=False)
     database.add_measurements([measurement(position=5, latency_s=2e-3)])
@@ -108,7 +108,7 @@ def test_file_replaced_after_its_check_is_not_opened(tmp_path, read_only, monkey
     assert len(checked) == 1
 
 
-def test_file_replaced_during_a_write_is_not_marked_as_own(tmp_path, refuses):
+def test_file_replaced_during_a_write_is_not_trusted(tmp_path, refuses):
     """An earlier `db merge X --db P` marked the final file at P as checked, even if another program wrote this file."""
     path = made(tmp_path / "own.duckdb", 1e-3)
     false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")

@@ -98,7 +98,7 @@ def test_every_exclusion_matches_rows(each):
     assert 0 < excluded_rows < kept_rows
 
 
-def test_recording_file_without_exclusions_ships_completely():
+def test_recording_file_with_no_excluded_rows_is_packaged_whole():
     assert excluded("serving_moe") == "false"
     assert power_of("serving_moe", "watts") == "CASE WHEN false THEN NULL ELSE watts END"
 

@@ -129,7 +129,7 @@ def test_gpu_limits_are_restored_after_the_program_is_killed(card):
     assert eventually(lambda: card.state == AS_IT_WAS)
 
 
-def test_guard_on_windows_ends_when_its_input_closes(card):
+def test_guard_process_restores_gpu_limits_on_windows_when_its_input_closes(card):
     wanted = {"uuid": CARD.uuid, "parent": os.getpid(), "power_limit_w": 400.0, "clock_hz": 1.2e9}
     command = [sys.executable, "-c", GUARD_ON_WINDOWS, json.dumps(wanted)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:

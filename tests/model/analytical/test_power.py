@@ -210,7 +210,7 @@ def test_turing_geforce_leaks_more_at_high_clocks_only():
     assert {PowerModel.for_gpu(find_gpu(name)).leakage_exponent for name in ("t4", "gtx1650", "rtx3090")} == {1.0}
 
 
-def test_zero_inputs_draw_less_power_than_random_ones_in_large_matmuls():
+def test_inputs_of_zeros_draw_less_power_than_random_ones_in_large_matmuls():
     # PyTorch's f16 products on an RTX 4090 reach about 165 TFLOP/s at 350 to 450 W.
     gpu = find_gpu("rtx4090")
     rates = {"mma.f16": 165e12, "l2.sectors": 6e10, "shared.wavefronts": 4e10, "dram.bytes": 2e11}

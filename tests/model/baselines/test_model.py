@@ -51,7 +51,7 @@ def test_gpu_without_arithmetic_for_a_dtype_has_no_prediction():
     assert model().on(find_gpu("rtx3090")).predict(problem)
 
 
-def test_cached_times_are_bounded():
+def test_number_of_cached_times_is_limited():
     bound, op = model().on(find_gpu("a100")), find_op("matmul")
     for start in range(0, 9000, 3000):  # batched problems lack recordings and are predicted fast
         bound.time([op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)])
@@ -59,7 +59,7 @@ def test_cached_times_are_bounded():
         assert 100 < len(bound._timed) < 200
 
 
-def test_models_are_cached_for_a_bounded_number_of_gpus():
+def test_models_are_cached_for_a_limited_number_of_gpus():
     whole, a100 = model(), find_gpu("a100")
     assert whole.on(a100) is whole.on(a100)
     for number in range(200):  # users can define GPUs in files

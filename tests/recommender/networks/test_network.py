@@ -28,7 +28,7 @@ def decode(recommender):
     return answer_network(recommender, "h200", DECODE, Query("latency"))
 
 
-def test_every_layer_is_answered_in_order_and_dtype(decode):
+def test_network_answer_keeps_the_order_counts_and_dtype_of_the_layers(decode):
     layers = workload("llama-3-8b-decode").layers
     assert [(layer.name, layer.count) for layer in decode.layers] == [(layer.name, layer.count) for layer in layers]
     assert decode.dtypes == ("bf16",)

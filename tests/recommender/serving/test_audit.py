@@ -82,7 +82,7 @@ def test_tuned_file_uses_engine_defaults_where_nothing_is_gained(tmp_path):
     [("vllm", "E=256,N=256,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128,128].json"),
      ("sglang", "configs/triton_3_6_0/E=256,N=256,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128, 128].json")],
 )  # fmt: skip
-def test_folder_has_the_layout_the_engine_expects(tmp_path, engine, place):
+def test_tuned_files_are_in_the_folders_that_vllm_and_sglang_read(tmp_path, engine, place):
     audit = audited(tmp_path, engine, compared(16, 1.4))
     (path,) = write_folder(audit, tmp_path / "tuned")
     assert path == tmp_path / "tuned" / place

@@ -49,7 +49,7 @@ def test_quantization_by_group_or_row_has_its_own_file_names(tmp_path):
     assert ",dtype=fp8_w8a8,per_channel_quant=True.json" in ends
 
 
-def test_lora_and_state_space_files_have_engine_names(tmp_path):
+def test_lora_and_state_space_files_are_named_as_in_vllm_and_sglang(tmp_path):
     assert names(tmp_path, HYBRID, "vllm", "b200") == [
         "headdim=64,dstate=128,device_name=NVIDIA_B200,cache_dtype=float16.json"
     ]
