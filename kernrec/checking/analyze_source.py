@@ -20,7 +20,7 @@ from kernrec.checking.child_process import Limits, run_apart
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
-from kernrec.interop.assumed_words import enlarged_words
+from kernrec.interop.assumed_words import enlarged_words, wrong_values
 from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel import load_kernel
 from kernrec.op import parse_shape
@@ -237,7 +237,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
             break
         except KernrecError as error:
             if (larger := enlarged_words(words, made.draft, str(error))) is None:
-                raise
+                raise wrong_values(made.draft, gpu.name, str(error)) or error from None
             words = larger
     # Include the file in the name, because other files may have a kernel with the same name.
     name = f"{path.name}:{made.kernel.name}"

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kernrec.cli.kernel_argument import CORRECT, AnalyzeOptions
+from kernrec.cli.kernel_argument import AnalyzeOptions
 from kernrec.cli.output import USUALLY, Column, print_columns, print_json, print_notes, quantities
 from kernrec.errors import KernrecError, UsageError
+from kernrec.interop.assumed_words import CORRECT
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:

@@ -32,6 +32,9 @@ _PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 class ExplainOptions(options.Options):
     databases_used = options.SEVERAL
     source: Annotated[Path | None, argument("A .cu file that launches its kernel; kernel.cu:name selects one.")] = None
+    arguments: Annotated[
+        list[str] | None, argument("Values that the file does not state: n=4096, x=f32\\[n].", "NAME=VALUE")
+    ] = None
     gpu: options.Gpu = ""
     op: options.Op = ""
     kernel: options.Kernel = None
@@ -46,6 +49,8 @@ class ExplainOptions(options.Options):
     objective: Annotated[str, option("latency, energy or edp.", panel=SELECTION)] = "latency"
     power_limit: options.PowerLimit = None
     clock: options.Clock = None
+    grid: Annotated[str | None, option('Grid size of the file\'s kernel: "ceil(n/256)".', panel=options.PROBLEM)] = None
+    block: Annotated[str | None, option("Block size of the file's kernel: 32x8.", panel=options.PROBLEM)] = None
     as_json: AsJson = False
 
 
@@ -61,6 +66,8 @@ def explain(wanted: ExplainOptions) -> None:
     if wanted.source is not None:
         _explain_source(wanted, wanted.source)
         return
+    if wanted.grid or wanted.block:
+        raise UsageError("--grid and --block need a .cu file; for a library kernel, --config sets the block")
     from kernrec.recommender.context import Context
     from kernrec.recommender.explain.report import report, tunables_of
 
@@ -89,6 +96,8 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
 
     named = ("op", "kernel", "shape", "dtype", "layout", "config", "against", "power_limit", "clock")
     if used := [name for name in named if getattr(wanted, name)]:
+        if "=" in str(source):
+            raise UsageError(f"unexpected argument '{source}'; a shape is one option, such as --shape m=64,n=64,k=64")
         option_name = used[0].replace("_", "-")
         raise UsageError(f"--{option_name} and {source} were both given; the file already defines the launch")
     path, entry = with_entry(source)
@@ -98,7 +107,7 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
             f" {wanted.gpu})"
         )
     database = wanted.database
-    words = LaunchWords(entry, **vars(compile_flags(path, (), ())))
+    words = LaunchWords(entry, wanted.grid, wanted.block, wanted.arguments or (), **vars(compile_flags(path, (), ())))
     query = Query(objective_named(wanted.objective), l2=wanted.l2)
     answer = explain_source(path, words, find_gpu(wanted.gpu), database, query)
     if wanted.as_json:

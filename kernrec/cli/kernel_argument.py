@@ -1,6 +1,5 @@
 """Read the kernel to analyze with `kernrec analyze`: a CUDA source, a PTX file, a Triton function or a call file."""
 
-import re
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
 
 _LAUNCH = "Launch, if no spec describes it"
-CORRECT = "; if the values are wrong, correct them in:"
 
 
 class AnalyzeOptions(options.Options):
@@ -117,22 +115,18 @@ class AnalyzeOptions(options.Options):
 
         Raise `UsageError` if other assumed values may be wrong. `error` is the emulator's message.
         """
-        from kernrec.interop.assumed_words import enlarged_words
+        from kernrec.interop.assumed_words import enlarged_words, wrong_values
 
-        access = re.search(
-            r"block \([\d, ]+\) thread \([\d, ]+\) accesses .*?(?:bytes(?= \(address )|in no buffer)", error
-        )
         draft = self.draft
-        if access is None or draft is None:
+        if draft is None:
             return False
         if (words := enlarged_words(self.words, draft, error)) is not None:
             self.words = words
             for name in ("draft", "subject", "problem"):
                 self.__dict__.pop(name, None)
             return True
-        if draft.note:
-            command = draft.command(self.gpu)
-            raise UsageError(f"{draft.entry} does not run with assumed values: {access[0]}{CORRECT} {command}")
+        if wrong := wrong_values(draft, self.gpu, error):
+            raise wrong
         return False
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from kernrec.errors import UsageError
 from kernrec.interop.draft import Draft
 from kernrec.interop.host_expressions import UnknownError
 from kernrec.interop.host_program import HostProgram
@@ -15,6 +16,7 @@ from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.launch_arguments import read_structure
 from kernrec.ptx.state.results import OUTSIDE
 
+CORRECT = "; if the values are wrong, correct them in:"
 _NUMBER = re.compile(r"(\w+)=NUMBER")
 _ELEMENTS = re.compile(r"(\w+)=(\w+)\[ELEMENTS\]")
 _STRUCTURE = re.compile(r"(\w+)=struct\(FIELDS\), for (\d+) bytes of (.+)")
@@ -142,6 +144,14 @@ def enlarged_words(words: LaunchWords, draft: Draft, error: str) -> LaunchWords 
     if word is None or word in words.assumed or len(others) >= _MOST_ENLARGED:
         return None
     return replace(words, assumed=(*others, word))
+
+
+def wrong_values(draft: Draft, gpu: str, error: str) -> UsageError | None:
+    """Return an error with a command to correct assumed values, or None if `error` has another cause."""
+    access = re.search(r"block \([\d, ]+\) thread \([\d, ]+\) accesses .*?(?:bytes(?= \(address )|in no buffer)", error)
+    if access is None or not draft.note:
+        return None
+    return UsageError(f"{draft.entry} does not run with assumed values: {access[0]}{CORRECT} {draft.command(gpu)}")
 
 
 def _is_matrix_side(body: str, name: str) -> bool:

@@ -81,11 +81,17 @@ def test_explain_assumes_sizes_missing_from_the_source_file(tmp_path, capsys):
         "__global__ void scale(float *x, int n) {\n"
         "    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i * 5]++; }"
     )
-    assert app.run(["explain", str(path), "--gpu", "a100", "--db", str(tmp_path / "own.duckdb")]) == 0
+    command = ["explain", str(path), "--gpu", "a100", "--db", str(tmp_path / "own.duckdb")]
+    assert app.run(command) == 0
     printed = " ".join(capsys.readouterr().err.split())
     assert 'assumed x=f32[8388608], --grid "ceil(n/block_x)", n=1048576, which the file does not state' in printed
     # The launch accesses 21 MB, which fit in the 40 MB of an A100's L2.
-    assert app.run(["explain", str(path), "--gpu", "a100", "--db", str(tmp_path / "own.duckdb"), "--l2", "warm"]) == 0
+    assert app.run([*command, "--l2", "warm"]) == 0
     assert "roofline: all data in L2" in capsys.readouterr().out
+    assert app.run([*command, "n=4096", "--block", "64"]) == 0
+    assert "scale: 64 blocks of 64 threads" in capsys.readouterr().out
+    path.write_text("__global__ void all(float *x) { __shared__ float y[4]; y[threadIdx.x] = 1; x[0] = y[1]; }")
+    assert app.run(command) == 2
+    assert "correct them in: kernrec analyze" in capsys.readouterr().err
     assert app.run(["explain", str(tmp_path), "--gpu", "a100"]) == 2
     assert "is a folder; explain takes a .cu file" in capsys.readouterr().err
