@@ -1,5 +1,6 @@
 """`kernrec recommend`: print the best configs for an op, a shape and a GPU, or for all layers of a network."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ EmitFormat = Annotated[
     option("Write the code of the first row: cuda, triton, ptx, ...", "--emit", panel=PRINTED, metavar="FORMAT"),
 ]
 Output = Annotated[Path | None, option("File or new folder for --emit.", "--output", "-o", panel=PRINTED)]
+_SEVERAL = re.compile(r"=\s*\d+k?(\.\.|:|-|\s*,\s*\d+k?\s*(,|$))", re.IGNORECASE)
+"""Matches a --shape with several sizes of one dimension: `m=1..512`, `m=1,8,64`."""
 UntrustedSource = Annotated[bool, option("Also emit untrusted code.", "--untrusted-source", panel=PRINTED)]
 
 
@@ -120,7 +123,7 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         "--op is missing (`kernrec list ops` lists them); or give a --kernel or a --workload": not (
             wanted.op or kernel or wanted.workload
         ),
-        "--batch, --tp and --context are for networks; a --shape states its own sizes": wanted.of_shapes
+        "--batch, --tp and --context are for networks; a --shape states its sizes and may be repeated": wanted.of_shapes
         and (wanted.batch is not None or wanted.tp != 1 or wanted.context is not None),
         "--context is for a --workload": wanted.context is not None and not wanted.workload,
         f"--backend {wanted.whose} is for networks; a --shape shows kernrec's kernels beside all backends": wanted.whose
@@ -128,6 +131,9 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         "--shape and --workload were both given; only a --workload FILE.onnx with dynamic dimensions takes both": shape
         and wanted.workload
         and not wanted.workload.lower().endswith(".onnx"),
+        "a --shape has one size per dimension; for several sizes, repeat --shape": any(
+            map(_SEVERAL.search, shape or ())
+        ),
         "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
             not text.strip() for text in shape or ()
         ),
