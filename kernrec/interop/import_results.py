@@ -94,7 +94,8 @@ def import_results(
     else:
         options = ReadOptions((), mapped, ignored, (str(kernel),) if kernel else ())
     file = read_results(path, options)
-    measured_gpu = _measured_gpu(file, gpu, path)
+    states_problem = bool(own or stated.op or file.problem.op)
+    measured_gpu = _measured_gpu(file, gpu, path, states_problem)
     file = _at_clock(file, measured_gpu)
     try:
         problem = measured_problem(file.problem, stated, own)
@@ -194,10 +195,11 @@ def _at_clock(file: ForeignResults, gpu: GPU) -> ForeignResults:
     return replace(file, results=locked, notes=(*file.notes, note))
 
 
-def _measured_gpu(file: ForeignResults, name: str | None, path: Path) -> GPU:
+def _measured_gpu(file: ForeignResults, name: str | None, path: Path, states_problem: bool) -> GPU:
     if name is None:
         if file.device is None:
-            raise UsageError(f"{path} does not name its GPU; name it with --gpu")
+            also = "" if states_problem else ", and what was measured with --op and --shape, or --kernel and --spec"
+            raise UsageError(f"{path} does not name its GPU; name it with --gpu{also}")
         return find_gpu(file.device)
     measured_gpu = find_gpu(name)
     with suppress(UnknownGPU):  # If the catalog does not contain the file's GPU, trust the user's --gpu.

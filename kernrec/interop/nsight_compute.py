@@ -70,9 +70,10 @@ def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
         raise ValueError(f"{name} ran on {len(devices)} devices; export each device separately")
     device = next(iter(devices))
     note = "" if any(result.sm_clock_hz for result in results) else "; it states no clock of the SMs"
-    return ForeignResults(
-        TOOL, text_of(device, "Device") if device else None, name, as_runs(_configs(results)), notes=(_PROFILED + note,)
-    )
+    title = (
+        text_of(device, "Device") if device and not device.isdecimal() else None
+    )  # The command line writes an index.
+    return ForeignResults(TOOL, title, name, as_runs(_configs(results)), notes=(_PROFILED + note,))
 
 
 def _kernel_name(names: Iterable[str], options: ReadOptions) -> str:

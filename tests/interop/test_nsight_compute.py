@@ -44,6 +44,12 @@ def test_equal_launches_are_repetitions_of_one_config():
     ]  # fmt: skip
 
 
+def test_device_index_is_not_a_gpu_name(tmp_path, refuses):
+    (path := tmp_path / "ncu.csv").write_text(METRICS.replace("NVIDIA GeForce RTX 4090", "0"))
+    with Database.memory() as database:
+        refuses(lambda: import_results(database, path, StatedProblem(), kernel="smooth"))
+
+
 def test_stored_profile_contains_no_host_user_or_path():
     with Database.memory() as database:
         import_results(database, SAMPLES / "ncu_metrics.csv", StatedProblem("elementwise", (("n", 1 << 24),)),
