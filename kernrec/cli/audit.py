@@ -25,7 +25,7 @@ class AuditOptions(options.Options):
     model: Annotated[
         list[str], argument("Model (config.json, its folder or hf:ORG/NAME), or tuned files to judge and to compare.")
     ]
-    gpu: options.Gpu
+    gpu: options.Gpu = ""
     engine: Annotated[str, option("Engine: vllm or sglang, also with releases: sglang==0.5.3,triton==3.4.0.")] = ""
     tp: options.TensorParallel = 1
     ep: Annotated[int, option("Number of GPUs that share the experts.", panel=NETWORK)] = 1
@@ -52,10 +52,11 @@ def audit(wanted: AuditOptions) -> None:
     from kernrec.recommender.serving.audit import serve_audit as run
     from kernrec.recommender.serving.audit import setting, write_folder
     from kernrec.recommender.serving.engines import Deployment
-    from kernrec.recommender.serving.judgments import judge_files
+    from kernrec.recommender.serving.judgments import judge_files, stated_gpu
 
-    gpu, pins = find_gpu(wanted.gpu), _pins(wanted.engine)
-    judged = judge_files([Path(place) for place in wanted.model], gpu, pins)
+    paths, pins = [Path(place) for place in wanted.model], _pins(wanted.engine)
+    gpu = find_gpu(wanted.gpu or stated_gpu(paths))
+    judged = judge_files(paths, gpu, pins)
     if judged:
         _print_entries(judged, wanted.as_json)
         return
@@ -81,7 +82,7 @@ def audit(wanted: AuditOptions) -> None:
         from kernrec.triton.machine import this_machine
         from kernrec.triton.measure_audit import measure_audit
 
-        if measure_audit(audit, this_machine(wanted.gpu, present=True), report):
+        if measure_audit(audit, this_machine(gpu.name, present=True), report):
             audit = request()
     written = write_folder(audit, write) if write is not None else []
     if wanted.as_json:

@@ -56,9 +56,13 @@ def gpu_names(text: str) -> str:
     return gpu_names(text)
 
 
-Gpu = Annotated[
-    str, option("GPU name (`kernrec list gpus`) or .toml file.", "--gpu", panel=PROBLEM, callback=gpu_names)
-]
+def _one_gpu(text: str) -> str:
+    if "," in text:
+        raise UsageError(f"--gpu {text!r:.60}: this command takes one GPU")
+    return gpu_names(text)
+
+
+Gpu = Annotated[str, option("GPU name (`kernrec list gpus`) or .toml file.", "--gpu", panel=PROBLEM, callback=_one_gpu)]
 Gpus = Annotated[
     str, option("GPUs (`kernrec list gpus`) or .toml files: a,b.", "--gpu", panel=PROBLEM, callback=gpu_names)
 ]

@@ -41,9 +41,9 @@ def test_tuned_file_entries_are_checked_against_a_gpu(tmp_path):
     file = tmp_path / "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3.json"
     entries = {"1": {**tiles, "num_stages": 3}, "2": {**tiles, "num_stages": 64}, "4": {**tiles, "num_ctas": 2}}
     file.write_text(json.dumps(entries))
-    expected = {"h100": ["doubtful", "cannot run", "can run"], "a100": ["doubtful", "cannot run", "cannot run"]}
-    for gpu, judgments in expected.items():
-        status, out, err = audit(tmp_path, file.name, "--gpu", gpu, "--json")
+    on_h100, on_a100 = ["doubtful", "cannot run", "can run"], ["doubtful", "cannot run", "cannot run"]
+    for gpu, judgments in [((), on_h100), (("--gpu", "h100"), on_h100), (("--gpu", "a100"), on_a100)]:
+        status, out, err = audit(tmp_path, file.name, *gpu, "--json")
         assert status == 0, err
         judged = json.loads(out)
         assert judged["tuned_for"] == "NVIDIA H100 80GB HBM3"

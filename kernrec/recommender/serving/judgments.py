@@ -136,17 +136,27 @@ def judge_files(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> l
     return [_judge_engine_file(path, gpu, wanted) for path in of_engines] + _judge_caches(files, gpu, wanted)
 
 
+def stated_gpu(paths: Sequence[Path]) -> str:
+    """Return the GPU in the names of tuned files of vLLM or SGLang. Raise `UsageError` unless they name one GPU."""
+    devices = {parts[1]["device"] for path in paths if (parts := parsed_name(path.name))}
+    if len(devices) != 1:
+        raise UsageError("--gpu is missing (`kernrec list gpus` lists them)")
+    return str(devices.pop()).replace("_", " ")
+
+
 def _is_file(path: Path) -> bool:
     return path.name != "config.json" and (path.is_file() or path.suffix in (".json", ".best_config"))
 
 
 def _is_model(file: TextFile) -> bool:
     """Return whether a file is a model's config rather than a tuned file. Raise `UsageError` if it is neither."""
+    results = ""
     with suppress(UsageError):
-        if format_of(file).tuned is not None:
+        if (kind := format_of(file)).tuned is not None:
             return False
+        results = f"{kind.title}; `kernrec db import` reads its results" if kind.results else ""
     if not any(name in file.text for name in _MODEL_FIELDS):
-        raise UsageError(f"{file.path} is neither a model nor a tuned file; expected {FORMATS}")
+        raise UsageError(f"{file.path} is {results or f'neither a model nor a tuned file; expected {FORMATS}'}")
     return True
 
 
