@@ -139,6 +139,7 @@ COMMANDS = {
     "list gpus": TYPER | {"numpy"},
     "list ops": TYPER | {"numpy"},
     "list kernels": TYPER | {"numpy"},
+    "list workloads": TYPER | {"numpy"},
 }
 """Maps a command line to the packages that it may import, besides the standard library and kernrec."""
 

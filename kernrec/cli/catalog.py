@@ -1,4 +1,4 @@
-"""`kernrec list`: list the GPUs, operators and kernels that kernrec knows."""
+"""`kernrec list`: list the GPUs, operators, kernels and networks that kernrec knows."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -12,23 +12,19 @@ from kernrec.util.human import human
 
 class ListOptions(options.Options):
     databases_used = options.OWN
-    kind: Annotated[str, argument("What to list: gpus, ops or kernels.", "gpus|ops|kernels")]
+    kind: Annotated[str, argument("What to list.", "gpus|ops|kernels|workloads")]
     gpu: Annotated[str, argument("GPU to print as a .toml file, to edit for your own GPU.", "[GPU]")] = ""
     printed: options.Printed
 
 
 @options.takes(ListOptions)
 def list_known(wanted: ListOptions) -> None:
-    """List the GPUs, operators or kernels that kernrec knows.
+    """List the GPUs, operators, kernels or networks (for --workload) that kernrec knows.
 
     In the list of GPUs, "baselines" in the column "predicted" marks GPUs older than sm_75, for which only baselines are
     predicted. In the list of operators, "codes" explains dimensions whose values are codes, such as the activation.
     "baselines" lists data types that only baselines support.
     """
-    if wanted.kind in ("workloads", "networks"):
-        from kernrec.op.workload import workloads
-
-        raise UsageError(f"unknown list {wanted.kind!r}; the names for --workload are {', '.join(workloads())}")
     if wanted.kind not in _KINDS:
         raise unknown("list", wanted.kind, _KINDS)
     if wanted.gpu:
@@ -106,6 +102,13 @@ def _kernels() -> list[dict[str, Any]]:
     ]
 
 
+def _workloads() -> list[dict[str, Any]]:
+    from kernrec.op.workload import workload, workloads
+
+    figures = ("name", "title", "source", "batch", "ops")
+    return [{name: getattr(network, name) for name in figures} for network in map(workload, workloads())]
+
+
 def _gpu_texts(row: dict[str, Any]) -> dict[str, str]:
     return {
         "boost": human(row["boost_clock_hz"], "Hz"),
@@ -120,5 +123,6 @@ _KINDS: dict[str, tuple[Callable[[], list[dict[str, Any]]], Sequence[str]]] = {
     "gpus": (_gpus, ("name", "sm", "sms", "boost", "memory", "bandwidth", "power", "predicted")),
     "ops": (_ops, ("name", "dimensions", "dtypes", "baselines", "layouts")),
     "kernels": (_kernels, ("name", "dtypes", "layouts", "min_sm")),
+    "workloads": (_workloads, ("name", "title")),
 }
 """(function that returns the rows, columns of the table), keyed by the name of the list."""

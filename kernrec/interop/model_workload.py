@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError, fold, unknown
 from kernrec.interop.model_config import ModelConfig, read_model
 from kernrec.op.equivalent import MOST_VECTORS
-from kernrec.op.workload import Layer, Workload, layer_from, printable
+from kernrec.op.workload import Layer, Workload, layer_from, printable, workloads
 from kernrec.util.light_dataclass import dataclass
 
 _DENSE = ("intermediate_size", "ffn_dim", "n_inner")
@@ -86,7 +86,9 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
     if not isinstance(kind, str) or not kind:
         raise UsageError(f"{model.place} does not say which architecture the model has: model_type is missing")
     if kind not in FAMILIES:
-        raise UsageError(f"{place}: unknown architecture {kind[:40]!r}; known: {', '.join(sorted(FAMILIES))}")
+        built_in = [f"--workload {name} is built in; " for name in workloads() if fold(name).startswith(fold(kind))]
+        listed = "".join(built_in) + f"known: {', '.join(sorted(FAMILIES))}"
+        raise UsageError(f"{place}: unknown architecture {kind[:40]!r}; {listed}")
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     context = DEFAULT_CONTEXT if context is None else context

@@ -62,7 +62,7 @@ def test_pipe_output_is_100_columns_wide(monkeypatch):
 
 @pytest.mark.parametrize("columns", ["80", None], ids=["80 columns", "pipe"])
 @pytest.mark.parametrize("command", [
-    "list gpus", "list ops", "list kernels", "doctor",
+    "list gpus", "list ops", "list kernels", "list workloads", "doctor",
     "recommend --op softmax --gpu a100 --shape rows=4096,columns=4096", "recommend --op softmax --gpu a100",
     "explain --op softmax --gpu a100 --shape rows=4096,columns=4096",
     "recommend --op softmax --gpu a100,h200,l40s --shape rows=4096,columns=4096",

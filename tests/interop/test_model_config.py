@@ -199,6 +199,7 @@ def test_incomplete_config_is_refused_in_one_line(tmp_path, refuses):
     refuses(refused, [
         ({"num_hidden_layers": None}, None, None), ({"vocab_size": None}, None, None),
         ({"model_type": None}, None, None), ({"intermediate_size": None}, None, None),
-        ({"model_type": "mamba2"}, None, None), ({"num_attention_heads": 33}, None, None),
-        ({"num_hidden_layers": 10**6}, None, None), ({}, 8193, None), ({}, 0, None), ({}, None, "prefil"),
+        ({"model_type": "mamba2"}, None, None), ({"model_type": "bert"}, None, None),
+        ({"num_attention_heads": 33}, None, None), ({"num_hidden_layers": 10**6}, None, None),
+        ({}, 8193, None), ({}, 0, None), ({}, None, "prefil"),
     ])  # fmt: skip
