@@ -52,6 +52,8 @@ def test_two_users_share_a_folder(tmp_path, ask):
     pushed = ask(alice, "db", "push", team, *words)
     assert f"1 measurement pushed to {team}, licence internal use at ACME" in pushed
     assert ask(alice, "db", "push", team) == f"{team} already has all of these measurements\n"
+    others = ask(alice, "db", "push", team, "--gpu", "a100", status=2)
+    assert "kernrec.duckdb has no measurements on a100-sxm4-80gb to share" in others
     assert ask(bob, "db", "pull", team) == f"{team}: 0 new measurements\n"
     assert ask(bob, "db", "trust", key, "alice").startswith(f"{key}: trusted as alice")
     assert ask(bob, "db", "pull", team) == f"{team}: 1 new measurement\n"

@@ -53,6 +53,7 @@ def push(
 
     Raises:
         KernrecError: The place cannot be reached or written, or a row is not valid.
+        UsageError: The database has no selected measurements, and nothing is withdrawn.
     """
     names = writable_names(place)
     with working_on(path := paths.pulled()), scratch_folder() as temporary:
@@ -66,6 +67,9 @@ def push(
             gpus = [gpu for (gpu,) in opened.query(f"SELECT DISTINCT gpu {fresh.source()} ORDER BY 1")]
             leaving = [_leaving(opened, replace(fresh, gpu=gpu), database, temporary / gpu, licence) for gpu in gpus]
             gone = withdrawn_here(path, opened, signer, [name for name in names if BUNDLE.fullmatch(name)])
+            if not (leaving or gone or opened.query(f"SELECT 1 {selection.source()} LIMIT 1")):
+                on_gpu = f" on {selection.gpu}" if selection.gpu else ""
+                raise UsageError(f"{database} has no measurements{on_gpu} to share")
         count = sum(len(rows) for reason in gone.values() for rows in reason.values())
         if not ((leaving or count) and agree(leaving, count)):
             if not (leaving or count):
