@@ -79,7 +79,7 @@ WorkloadName = Annotated[
     option("Network: name, config.json, .onnx, ...", "--workload", panel=NETWORK),
 ]
 Batch = Annotated[str | None, option("Sequences or images per pass: 1,8,32.", panel=NETWORK)]
-Context = Annotated[int | None, option("Context or prompt length in tokens.", panel=NETWORK)]
+Context = Annotated[str | None, option("Context or prompt length in tokens: 32k.", panel=NETWORK)]
 TensorParallel = Annotated[int, option("Number of GPUs that share each layer.", "--tp", panel=NETWORK)]
 Objective = Annotated[str, option("pareto, latency, energy or edp.", panel=SELECTION)]
 MaxSlowdown = Annotated[str | None, option("Maximum slowdown vs the fastest: 3%.", panel=SELECTION)]
@@ -123,7 +123,7 @@ class Options:
     batch: str | None = None
     tp: int = 1
     phase: str | None = None
-    context: int | None = None
+    context: str | None = None
     dtype: str | None = None
     layout: str | None = None
     objective: str = "pareto"
@@ -188,13 +188,9 @@ class Options:
     @cached_property
     def batches(self) -> list[int | None]:
         """Return the batch sizes of --batch, or [None] to use the workload's default."""
-        sizes: list[int | None] = []
-        for part in self.batch.split(",") if self.batch is not None else ():
-            text = part.strip()
-            if not (text.isascii() and text.isdigit() and int(text[:10]) > 0):
-                raise UsageError(f"--batch {self.batch!r:.60}: {text!r:.20} is not a whole number of at least 1")
-            sizes.append(int(text))
-        return list(dict.fromkeys(sizes)) or [None]
+        if self.batch is None:
+            return [None]
+        return list(dict.fromkeys(quantity.whole_number("--batch", part) for part in self.batch.split(",")))
 
     def _quantity(self, name: str, read: Callable[[str, str], float]) -> float | None:
         text = getattr(self, name)
@@ -227,9 +223,10 @@ class Options:
         phase = (self.workload or "").rpartition(":")[2]
         if phase in ("decode", "prefill"):
             raise UsageError(f"--workload {self.workload!r:.80}: a phase has its own option, --phase {phase}")
+        context = None if self.context is None else quantity.whole_number("--context", self.context)
         return NetworkRequest(
             self.workload, self.op or None, self.dtype, self.layout, open_dimensions(shapes),
-            self.batches[0], self.tp, self.context, self.phase, self.whose,
+            self.batches[0], self.tp, context, self.phase, self.whose,
         )  # fmt: skip
 
 

@@ -14,7 +14,9 @@ _CONFIGS = ("config", "configs")
 def _parse(units: Mapping[str, float], example: str, flag: str, text: str) -> float:
     match = _NUMBER.fullmatch(text)
     if not match or match[2].lower() not in units:
-        raise UsageError(f"{flag} {text!r}: expected a quantity with its unit, such as {example}")
+        raise UsageError(
+            f"{flag} {text!r}: expected a number with the unit {example.lstrip('0123456789')}, such as {example}"
+        )
     return float(match[1]) * units[match[2].lower()]
 
 
@@ -23,6 +25,14 @@ watts = partial(_parse, {"w": 1.0, "kw": 1e3, "mw": 1e-3}, "250W")
 hertz = partial(_parse, {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}, "1410MHz")
 duration = partial(_parse, _SECONDS, "100ms")
 fraction = partial(_parse, {"%": 0.01}, "3%")
+
+
+def whole_number(flag: str, text: str) -> int:
+    """Parse a whole number of at least 1: `32k` -> 32768."""
+    match = re.fullmatch(r"([0-9]{1,9})(k?)", text.strip(), re.ASCII | re.IGNORECASE)
+    if not match or int(match[1]) == 0:
+        raise UsageError(f"{flag} {text!r:.60}: expected a whole number of at least 1, such as 8 or 4k")
+    return int(match[1]) * (1024 if match[2] else 1)
 
 
 def percent(value: float) -> str:

@@ -150,7 +150,7 @@ def _config_file(place: str, download: bool) -> Path:
         raise UsageError(f"{place} has no config.json; give the folder of a model or its config.json")
     if not download:
         hint = f"; hf:{place} downloads it from the Hugging Face Hub" if place.count("/") == 1 else ""
-        raise UsageError(f"{place!r:.80} is neither a folder with a config.json nor a file{hint}")
+        raise UsageError(f"there is no file or folder {place!r:.80}{hint}")
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:

@@ -77,7 +77,7 @@ def test_note_shared_by_several_answers_prints_once(words, capsys):
 @pytest.fixture
 def question(tmp_path):
     model = written(tmp_path / "Llama-3-8B", LLAMA_3_8B) / "config.json"
-    words = ["--gpu", "l40s,h100", "--backend", "vllm", "--batch", "1,128", "--context", "8192"]
+    words = ["--gpu", "l40s,h100", "--backend", "vllm", "--batch", "1,128", "--context", "8k"]
     return ["recommend", "--workload", str(model), *words]
 
 

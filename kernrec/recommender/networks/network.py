@@ -182,7 +182,8 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> Iterato
         why = f"No baseline: {', '.join(without)}."
         if not answer.backend:
             why += f" The others do less than {100 * COVERED:.0f} % of the operations."
-        yield Note(f"no {whose} baseline for {len(without)} of {len(layers)} layer types; {counted}", why)
+        lacking = " or ".join(query.backends) or whose
+        yield Note(f"no {lacking} baseline for {len(without)} of {len(layers)} layer types; {counted}", why)
     elif without and query.backends and not kernrec_only:
         yield f"no baseline of {whose} for any layer"
     others = [(name, baseline.backend) for name, baseline in with_baseline if program_of(baseline) != backend]
