@@ -62,7 +62,8 @@ def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> I
     except UsageError as error:
         arguments = function.__kwdefaults__ or {}
         for name in dims:
-            if f"dimension {name!r}" in str(error) and nearest(name, arguments):
+            miscased = f"did you mean {name.lower()}" in str(error)
+            if f"dimension {name!r}" in str(error) and nearest(name, arguments) and not miscased:
                 raise unknown("argument", name, arguments) from None
         raise
 

@@ -47,6 +47,8 @@ def test_short_list_of_names_is_printed_if_none_is_near():
 @pytest.mark.parametrize(("name", "says"), [
     ("power_limit", "unknown argument 'power_limit'; did you mean power_limit_w?"),
     ("objectiv", "unknown argument 'objectiv'; did you mean objective?"),
+    ("M", "unknown matmul dimension 'M'; did you mean m?"),
+    ("Batch", "unknown matmul dimension 'Batch'; did you mean batch?"),
     ("mm", "unknown matmul dimension 'mm'; did you mean m?"),
 ])  # fmt: skip
 def test_mistyped_keyword_argument_suggests_the_nearest_argument(function, name, says):

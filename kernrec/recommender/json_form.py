@@ -25,7 +25,7 @@ _FORMER_NAMES = {
 
 
 class FormerNames:
-    """Base class whose `AttributeError` gives the present name of a renamed attribute."""
+    """Base class whose `AttributeError` gives the present name of a renamed attribute, or the part that has a cost."""
 
     if not TYPE_CHECKING:
 
@@ -33,6 +33,8 @@ class FormerNames:
             new = _FORMER_NAMES.get(name, "")
             exists = hasattr(type(self), new) or new in getattr(type(self), "__match_args__", ())
             hint = f"; it is called {new}" if exists else ""
+            if name in ("latency_s", "energy_j", "power_w"):
+                hint = "".join(f"; use {part}.{name}" for part in ("headline", "best") if hasattr(type(self), part))
             raise AttributeError(f"{type(self).__name__} has no attribute {name}{hint}")
 
 

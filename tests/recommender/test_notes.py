@@ -114,6 +114,8 @@ def test_former_python_name_is_refused_with_its_replacement(answer, network):
     for part, old, new in former:
         with pytest.raises(AttributeError, match=f"has no attribute {old}; it is called {new}$"):
             getattr(part, old)
+    with pytest.raises(AttributeError, match=r"has no attribute latency_s; use headline\.latency_s$"):
+        network.latency_s  # noqa: B018 - reading it raises
     with pytest.raises(AttributeError, match=r"Answer has no attribute other$"):
         getattr(answer, "other")  # noqa: B009 - mypy knows that it does not exist
 
