@@ -161,7 +161,7 @@ def of_limits(gpu: GPU, recommendations: Sequence[Recommendation]) -> Iterator[s
     longer = max(((each.long_run_latency_s or 0.0) / each.latency_s.value for each in recommendations), default=0.0)
     if longer > LONGER:
         yield Note(
-            f"at the power limit, times are for short runs; long runs take up to {longer:.3g} times as long",
+            "at the power limit, times are for runs of milliseconds; longer runs are slower",
             "Most recordings on this GPU run for milliseconds. In runs of a second or longer on random numbers, tensor"
             " cores take 1.5 times as much energy, so that the limit lowers the clock further. The JSON key"
             " `long_run_latency_s` has the time of each config.",
