@@ -8,7 +8,7 @@ from kernrec.model.analytical.power import RANDOM
 from kernrec.model.baselines.backends import AT, backend_of, is_wanted
 from kernrec.model.baselines.epilogue import as_recorded, padded
 from kernrec.op import Op, Problem
-from kernrec.recommender.baselines import model_of
+from kernrec.recommender.baselines import model_of, timed_on_host
 from kernrec.recommender.estimate.physics import is_number
 from kernrec.store.recorded import contents, recorded_baselines
 from kernrec.util.human import Note
@@ -41,6 +41,9 @@ def baseline_notes(context: "GpuContext", problem: Problem, backends: Sequence[s
     for each in predictions:
         if not is_number(each) and is_wanted(each.backend, backends):
             yield f"no {each.backend} baseline: the model's estimate is impossible ({each.latency_s.value:g} s)"
+    for backend in timed_on_host(model, problem):
+        if any(each.backend == backend and is_wanted(backend, backends) for each in predictions):
+            yield f"{problem.dtype}: {backend} was recorded without CUDA graphs, so only its times include the host's"
     refusals = model.refusals(problem)
     yield from _refusal_texts(refusals, backends)
     if backends:

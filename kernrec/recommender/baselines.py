@@ -68,6 +68,8 @@ class Baseline(JsonForm):
     """Whether the power was predicted rather than recorded."""
     warm: str = ""
     """Data, such as `weights`, that must be in L2 to reach this latency. The text may be empty."""
+    host_time: bool = False
+    """Whether the latency includes time of the host, because the backend was recorded without CUDA graphs."""
     provenance: Mapping[str, str] | None = None
     """Origin of a published baseline, with the keys `source`, `licence`, `recorded` (when and how) and `kernel`."""
     released: str | None = None
@@ -98,9 +100,9 @@ class Baseline(JsonForm):
 
     @property
     def dated_name(self) -> str:
-        """Name and version of the backend, with the month of the release if known."""
+        """Name and version of the backend, with the month of the release if known, and a mark for host time."""
         months = " to ".join(dict.fromkeys(date[:7] for date in (self.released or "").split(" to ")))
-        return f"{self.name} ({months})" if months else self.name
+        return self.name + f" ({months})" * bool(months) + " with host time" * self.host_time
 
     @property
     def faster(self) -> bool:
@@ -201,7 +203,15 @@ def baselines_of(
         baselines = [
             _baseline(each, problem, gpu, point) for each in at_point([by_physics], gpu, point, as_recorded(problem))
         ]
+    if hosted := timed_on_host(model, problem):
+        baselines = [replace(baseline, host_time=baseline.backend in hosted) for baseline in baselines]
     return tuple(sorted(baselines, key=lambda baseline: baseline.latency_s))
+
+
+def timed_on_host(model: "GpuVendorModel | None", problem: Problem) -> list[str]:
+    """Return the backends whose recorded times include time of the host, because they ran without CUDA graphs."""
+    sets = [] if model is None else [each.recorded for each in model.sets if problem.dtype in each.recorded.dtypes]
+    return [backend for recorded in sets for backend in recorded.local]
 
 
 def _limited_by_more_rows(
