@@ -10,7 +10,7 @@ from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.options import ANY, NETWORK, PRINTED, SELECTION, SWEEP, option
 from kernrec.cli.output import Form, NotePrinter, print_csv, print_json, print_notes, source_text
-from kernrec.errors import UsageError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import config_text, counted, human
 
 if TYPE_CHECKING:
@@ -99,11 +99,12 @@ def recommend(wanted: RecommendOptions) -> None:
     _ = wanted.named_gpus, wanted.query  # Report incorrect usage before opening a database.
     recommender = Recommender(wanted.databases, triton=emitted is None or emitted.language != "cuda")
     if wanted.of_shapes and not wanted.swept:
-        answers = _answers_of_shapes(recommender, wanted, emitted)
+        by_shape, missing = _answers_of_shapes(recommender, wanted, emitted)
         if emitted:
+            answers = [answer for each in by_shape for answer in each]
             _write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
         else:
-            _print_answers(recommender, wanted, answers)
+            _print_answers(recommender, wanted, by_shape, missing)
     elif emitted:
         from kernrec.recommender.networks.network import answer_network
 
@@ -156,44 +157,63 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
 
 def _answers_of_shapes(
     recommender: "Recommender", wanted: RecommendOptions, emitted: "Format | None"
-) -> "list[Answer]":
-    """Return the answers for all GPUs and shapes. Append the queries to the query log if there is one."""
+) -> "tuple[list[list[Answer]], list[str]]":
+    """Return each shape's answers for all GPUs, and notes on GPUs without an answer.
+
+    Append the queries to the query log if there is one. Raise `KernrecError` if no GPU has an answer for a shape.
+    """
     shapes = wanted.shape or [""]
     if emitted and len(shapes) > 1 and not (emitted.many or emitted.writes_folder(wanted.output)):
         raise UsageError(f"--emit {wanted.emit} writes one config: give one shape")
-    requests = [wanted.request(shape, gpu.name) for gpu in wanted.named_gpus for shape in shapes]
+    requests = [[wanted.request(shape, gpu.name) for gpu in wanted.named_gpus] for shape in shapes]
     every_call = False
     if emitted and wanted.kernel and not wanted.shape:
         from kernrec.emit.tuned_tables import of_every_call
 
         every_call = of_every_call(emitted.name, emitted.detail)
-    answers: list[Answer] = []
-    for request in requests:
-        answers += recommender.answer_calls(request) if every_call else [recommender.answer(request)]
+    by_shape: list[list[Answer]] = []
+    missing: list[str] = []
+    for of_shape in requests:
+        answers: list[Answer] = []
+        error: KernrecError | None = None
+        for request in of_shape:
+            try:
+                answers += recommender.answer_calls(request) if every_call else [recommender.answer(request)]
+            except KernrecError as problem:
+                error = error or problem
+                missing.append(f"{request.gpu} is left out: {problem}")
+        if error is not None and not answers:
+            raise error
+        by_shape.append(answers)
     if (log := paths.query_log()) is not None:
         from kernrec.interop.workload_files import append_query
 
-        for answer in answers:
-            append_query(log, answer.problem)
-    return answers
+        for answers in by_shape:
+            for answer in answers:
+                append_query(log, answer.problem)
+    return by_shape, missing
 
 
-def _print_answers(recommender: "Recommender", wanted: RecommendOptions, answers: "Sequence[Answer]") -> None:
+def _print_answers(
+    recommender: "Recommender", wanted: RecommendOptions, by_shape: "Sequence[Sequence[Answer]]", missing: Sequence[str]
+) -> None:
     """Print the answers, with one table per shape if there are several GPUs."""
-    form, shapes = wanted.printed.form, len(wanted.shape or [""])
+    form, notes = wanted.printed.form, NotePrinter(wanted.why)
+    answers = [answer for each in by_shape for answer in each]
     if form is Form.JSON:
         regrets = [{str(each.objective): each.as_dict() for each in recommender.regrets(answer)} for answer in answers]
         _print_objects([answer.as_dict() | {"regret": regret} for answer, regret in zip(answers, regrets, strict=True)])
+        notes.print(missing)
         return
     from kernrec.cli.recommendations import print_gpus, print_recommendations
     from kernrec.recommender.tabular import plain_rows
 
     if form is Form.CSV:
         print_csv([row for answer in answers for row in plain_rows(answer)])
+        notes.print(missing)
         return
-    notes = NotePrinter(wanted.why)
     together = len(wanted.named_gpus) > 1 and wanted.top is None
-    groups = [answers[number::shapes] for number in range(shapes)] if together else [[answer] for answer in answers]
+    groups = by_shape if together else [[answer] for answer in answers]
     for number, group in enumerate(groups):
         if number:
             print()
@@ -201,6 +221,7 @@ def _print_answers(recommender: "Recommender", wanted: RecommendOptions, answers
             print_gpus(group, notes)
         else:
             print_recommendations(group[0], notes)
+    notes.print(missing)
 
 
 def _print_objects(objects: Sequence[dict[str, Any]]) -> None:

@@ -184,7 +184,9 @@ def recommendation_columns(shown: "Sequence[Row]", gpus: "Sequence[GPU]", of_op:
         columns.append(quantities("power limit", "W", limits))
         columns.append(Column("locked clock [MHz]", "right", clocks, ALWAYS if any(locked) else USUALLY))
     sources = [
-        row.source if _is_baseline(row) else source_text(row) + ": may be faster" * getattr(row, "may_be_faster", False)
+        row.source + f", {row.warm} in L2" * bool(row.warm)
+        if _is_baseline(row)
+        else source_text(row) + ": may be faster" * getattr(row, "may_be_faster", False)
         for row in shown
     ]
     columns += [

@@ -111,9 +111,8 @@ def without_baseline(
     refused = {} if model is None else model.refusals(as_recorded(problem))
     there = "; ".join(_refusal_texts(refused, backends))
     if not there:
-        there = (
-            f"and there is no baseline of {' or '.join(backends) or 'any backend'} ({no_baselines(context, problem)})"
-        )
+        names = " or ".join(backends) or "any backend"
+        there = f"and there is no baseline of {names} on the {context.gpu.title}; {no_baselines(context, problem)}"
     return type(reason)(f"{reason}; {there}")
 
 

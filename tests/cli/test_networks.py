@@ -61,6 +61,14 @@ def test_gpus_are_compared_in_one_table(capsys):
     rows = [line.split()[0] for line in out.splitlines() if line.startswith(("h200-sxm ", "l40s "))]
     assert rows == ["h200-sxm", "h200-sxm", "l40s", "l40s"]  # per GPU: kernel, baseline
     assert "The fastest is expected to be h200-sxm with" in out
+    shape = "batch=8,heads=32,kv_heads=8,queries=1,keys=8192,head_dim=128"
+    problem = ["recommend", "--op", "attention", "--shape", shape, "--gpu", "h100,l40s,l4", "--dtype"]
+    assert run([*problem, "bf16"]) == 0
+    assert "learned, data in L2" in capsys.readouterr().out
+    assert run([*problem, "fp8"]) == 0
+    printed = capsys.readouterr()
+    assert "l4 " not in printed.out
+    assert "note: l4 is left out: no kernel implements attention" in printed.err
 
 
 @pytest.mark.parametrize("words", [
