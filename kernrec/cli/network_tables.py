@@ -70,26 +70,24 @@ def _subject(answer: "NetworkAnswer") -> str:
 def _print_totals(answer: "NetworkAnswer") -> None:
     from kernrec.recommender.networks.compare import ComparedGpu
 
-    point, count = answer.query.point, sum(layer.count for layer in answer.layers)
+    point = answer.query.point
     clock = "" if point.clock_hz is None else f", locked to {human(point.clock_hz, 'Hz')}"
     limit = f"power limit {human(point.limit_w(answer.gpu), 'W')}{clock}"
-    which = f"all {count} layers together"
-    if answer.left_out:
-        which = f"{count} layers together, without {len(answer.left_out)} distinct ones that the notes name"
     shown = answer.distinct_totals
     versus = [total.versus(shown[0]) for total in shown[1:]]
     columns = [
-        Column("runs", "left", [total.name for total in shown]),
+        Column("runs", "left", [total.label for total in shown]),
         *_cost_columns(shown),
         Column("time vs the first", "right", ["-", *(percent(each.slowdown) for each in versus)], SELDOM),
         Column("energy vs the first", "right", ["-", *(percent(-each.energy_saved) for each in versus)], SELDOM),
     ]
-    print_columns(f"{_subject(answer)}, objective {answer.query.objective}, {limit}: {which}", columns)
+    print_columns(f"{_subject(answer)}, objective {answer.query.objective}, {limit}: {answer.scope}", columns)
     if answer.unit == "token":
         headline = ComparedGpu(answer)
         several = f", all {answer.tp} GPUs together" if answer.tp > 1 else ""
-        energy = human(headline.energy.value, "J")
-        print_line(f"{headline.total.name}: {digits(headline.rate)} tokens/s, {energy} per token{several}")
+        most, least = ("", "") if headline.total.complete else ("less than ", "more than ")
+        energy = f"{least}{human(headline.energy.value, 'J')}"
+        print_line(f"{headline.total.label}: {most}{digits(headline.rate)} tokens/s, {energy} per token{several}")
     if answer.advice:
         print_line(answer.advice)
 
@@ -160,8 +158,8 @@ def print_sweep(sweep: "NetworkSweep", notes: NotePrinter) -> None:
         Column("vs default", "right", ["-", *versus[1:]]),
     ]
     title = (
-        f"{_subject(answer)}, {rows[0].total.name}, objective {answer.query.objective}, default power limit {default}:"
-        " all layers together; vs default: time, energy"
+        f"{_subject(answer)}, {rows[0].total.label}, objective {answer.query.objective}, default power limit {default}:"
+        f" {answer.scope}; vs default: time, energy"
     )
     print_columns(title, columns)
     print_line(sweep.advice)
@@ -195,9 +193,15 @@ def print_comparison(
     dtypes = {answer.dtypes for answer in answers}
     kind = f" in {', '.join(first.dtypes)}" if len(dtypes) == 1 else ""
     title = first.workload.title.replace(f", batch {first.batch}", "") if several else first.workload.title
-    runs = {row.total.name for row in rows}
+    runs = {row.total.label for row in rows}
     whose = f", {next(iter(runs))}" if len(runs) == 1 else ""
-    title = f"{title}{kind}{whose}, objective {first.query.objective}: all layers together"
+    scopes = {answer.scope for answer in answers}
+    scope = f": {first.scope}" if len(scopes) == 1 else ""
+    limit = ""
+    if rows[0].sweep is not None:  # The column `best limit` differs, so state the limit of the costs.
+        most_w = first.query.max_power_w
+        limit = ", default power limit" if most_w is None else f", power limit of at most {human(most_w, 'W')}"
+    title = f"{title}{kind}{whose}, objective {first.query.objective}{limit}{scope}"
     print_columns(title, _comparison_columns(compared, len(dtypes) > 1, several, len(runs) > 1))
     if len(rows) > 1 and not several:
         print_line(verdict(rows))
@@ -244,4 +248,4 @@ def _comparison_columns(
 
 def _dominant(row: "ComparedGpu", backends: bool) -> str:
     layers = ", ".join(f"{_shortened(name)} {share * 100:.0f} %" for name, share in row.answer.dominant(2))
-    return f"{row.total.name}: {layers}" if backends else layers
+    return f"{row.total.label}: {layers}" if backends else layers

@@ -71,7 +71,7 @@ def html(caption: str, notes: Iterable[str], *tables: Rows) -> str:
 def totals(answer: Any) -> Iterator[tuple[str, ...]]:
     yield "total", "latency (90 %)", "energy (90 %)", "source"
     for total in answer.totals:
-        yield total.name, interval_text(total.latency_s, "s"), interval_text(total.energy_j, "J"), total.source
+        yield total.label, interval_text(total.latency_s, "s"), interval_text(total.energy_j, "J"), total.source
 
 
 def layers(answer: Any) -> Iterator[tuple[str, ...]]:

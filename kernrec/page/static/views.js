@@ -136,12 +136,14 @@
     return network.totals.find((each) => each.name === name);
   }
 
+  const label = (total) => (total.complete ? total.name : `${total.name}, incomplete`);
+
   // The network view without its plot: totals side by side, power limits, layers.
   function networkTables(networks) {
     const shown = (n) => total(n, n.headline);
     const knee = (n) => n.sweep.find((row) => row.best);
     const parts = [table("All layers at the default power limit", [
-      ["GPU", (n) => n.title, "text"], ["runs", (n) => n.headline, "text"],
+      ["GPU", (n) => n.title, "text"], ["runs", (n) => label(shown(n)), "text"],
       ["latency (90 % interval)", (n) => interval(shown(n).latency_s, ...shown(n).latency_interval_s, "s")],
       ["energy (90 % interval)", (n) => interval(shown(n).energy_j, ...shown(n).energy_interval_j, "J")],
       ["power", (n) => human(shown(n).power_w, "W")], ["calls/s", (n) => Number((1 / shown(n).latency_s).toPrecision(3))],
@@ -150,7 +152,7 @@
     ], networks)];
     for (const network of networks) {
       const totals = table("Totals of all layers, fastest first", [
-        ["runs", (row) => row.name, "text"], ["latency (90 % interval)", (row) => interval(row.latency_s, ...row.latency_interval_s, "s")],
+        ["runs", label, "text"], ["latency (90 % interval)", (row) => interval(row.latency_s, ...row.latency_interval_s, "s")],
         ["energy (90 % interval)", (row) => interval(row.energy_j, ...row.energy_interval_j, "J")], ["source", (row) => row.source, "text"],
       ], network.totals);
       const sweep = table(`${network.title} at several power limits; the bold row is the knee`, [

@@ -153,7 +153,8 @@ def sweep_network(
             costs[number].append((layer.count, each))
     if not costs:
         raise UsageError("no operating point of the sweep satisfies the bounds")
-    totals = [Total.of(answer.headline_name, layers, answer.exchange) for layers in costs.values()]
+    name, exchange, complete = answer.headline_name, answer.exchange, answer.headline.complete
+    totals = [Total.of(name, layers, exchange, complete) for layers in costs.values()]
     rows = [SweptTotal(points[n], total, total.versus(totals[0])) for n, total in zip(costs, totals, strict=True)]
     return NetworkSweep(answer, tuple(rows), best_of(rows, answer.query))
 
@@ -197,9 +198,9 @@ class ComparedGpu(JsonForm):
 
     JSON = (
         "gpu batch tp=answer.tp fits=answer.fits memory=answer.memory power_limit_w=answer.power_limit_w"
-        " name=total.name latency_s=total.latency_s energy_j=total.energy_j power_w=total.power_w"
-        " source=total.latency_s.source energy_source=total.energy_source inputs=answer.inputs dtypes=answer.dtypes"
-        " per=answer.unit rate_per_s=rate energy_per_unit_j=energy.value rate_per_watt"
+        " name=total.name complete=total.complete latency_s=total.latency_s energy_j=total.energy_j"
+        " power_w=total.power_w source=total.latency_s.source energy_source=total.energy_source inputs=answer.inputs"
+        " dtypes=answer.dtypes per=answer.unit rate_per_s=rate energy_per_unit_j=energy.value rate_per_watt"
         " best_power_limit_w=best_limit_w dominant_layers left_out=answer.left_out"
     )
 

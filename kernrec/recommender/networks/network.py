@@ -116,7 +116,7 @@ def answer_network(
         query=query,
         layers=tuple([replace(layer, of_kernrec=headline == RECOMMENDED) for layer in network]),
         left_out=tuple(left_out),
-        totals=_totals(network, compared, exchange, query),
+        totals=_totals(network, compared, exchange, query, not left_out),
         layouts_chosen=layouts_chosen,
         backend=compared,
         headline_name=headline,
@@ -157,7 +157,9 @@ def _alternatives(candidates: CandidateSet, best: Recommendation, alone: bool) -
     return {name: cold_costs(*each, candidates.problem, candidates.gpu) for name, each in costs.items()}
 
 
-def _totals(layers: Sequence[LayerAnswer], backend: str, exchange: Exchange | None, query: Query) -> tuple[Total, ...]:
+def _totals(
+    layers: Sequence[LayerAnswer], backend: str, exchange: Exchange | None, query: Query, complete: bool
+) -> tuple[Total, ...]:
     names = [RECOMMENDED, *([today_name(backend), MIXTURE] if backend else [])]
     if any(layer.alternatives for layer in layers):
         names += [FASTEST, LOWEST_ENERGY, HEURISTIC]
@@ -166,7 +168,8 @@ def _totals(layers: Sequence[LayerAnswer], backend: str, exchange: Exchange | No
         of_backend = {today_name(backend): layer.baseline_costs or layer.costs, MIXTURE: layer.run_costs}
         costs.append((layer.count, {**of_backend, **layer.alternatives}, layer.costs))
     totals = [
-        Total.of(name, [(count, by_total.get(name, own)) for count, by_total, own in costs], exchange) for name in names
+        Total.of(name, [(count, by_total.get(name, own)) for count, by_total, own in costs], exchange, complete)
+        for name in names
     ]
     value = query.objective.scalar.value_of
     return tuple(sorted(totals, key=lambda total: value(total.latency_s, total.energy_j)))

@@ -164,12 +164,14 @@ MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 class Total(IntervalNames, JsonForm):
     """Sum of latency and energy over all answered layers, for one way to run the network."""
 
-    JSON = "name latency_s energy_j power_w source energy_source"
+    JSON = "name complete latency_s energy_j power_w source energy_source"
 
     name: str
     """Name of the way to run the network: a rule that selects configs, or a backend."""
     latency_s: Estimate
     energy_j: Estimate
+    complete: bool = True
+    """Whether the sum includes all layers of the network. If not, the network costs more than the sum."""
 
     @property
     def power_w(self) -> float:
@@ -181,14 +183,19 @@ class Total(IntervalNames, JsonForm):
         return str(min(self.latency_s.source, self.energy_j.source, key=SOURCES.index))
 
     @classmethod
-    def of(cls, name: str, layers: Iterable[tuple[int, Costs]], exchange: Exchange | None) -> "Total":
+    def of(cls, name: str, layers: Iterable[tuple[int, Costs]], exchange: Exchange | None, complete: bool) -> "Total":
         """Add up the costs of layers, each with its number of occurrences, and the all-reduces."""
         counts, costs = zip(*layers, strict=True)
         latency, energy = (sum_of(each, counts) for each in zip(*costs, strict=True))
         if exchange is not None:  # The GPU waits for all-reduces at the mean power of the layers.
             computing, latency = latency, sum_of((latency, exchange.latency_s))
             energy = energy.scaled(latency.value / computing.value)
-        return cls(name, latency, energy)
+        return cls(name, latency, energy, complete)
+
+    @property
+    def label(self) -> str:
+        """Name for display, which marks a total that excludes layers."""
+        return self.name if self.complete else f"{self.name}, incomplete"
 
     def versus(self, other: "Total") -> Comparison:
         return Comparison(1.0 - self.energy_j.value / other.energy_j.value, self.latency_s / other.latency_s - 1.0)
@@ -292,6 +299,16 @@ class NetworkAnswer(JsonForm):
     @property
     def dtypes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(layer.answer.problem.dtype for layer in self.layers))
+
+    @property
+    def scope(self) -> str:
+        """Layers that the totals include, and layers that they exclude, for display."""
+        noun = "shape" if self.layers[0].layer.alone else "layer"
+        count = counted(sum(layer.count for layer in self.layers), noun)
+        if not self.left_out:
+            return count
+        first, *others = (line.partition(":")[0] for line in self.left_out)
+        return f"{count}, without {first}" + f" and {len(others)} more" * bool(others)
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -150,6 +150,9 @@ def test_layer_that_cannot_run_is_listed_and_in_no_total(recommender):
     assert answer.left_out[0] == "2 of op 'rope'"
     assert answer.left_out[1].startswith("wide: no config of any kernel can run attention")
     assert sum(note.startswith("not in the totals: ") for note in answer.notes) == 2
+    assert answer.scope == f"{layers[0].count} layers, without 2 of op 'rope' and 1 more"
+    assert not any(total.complete for total in answer.totals)
+    assert f"{answer.headline_name}, incomplete" in str(answer)
 
 
 def test_sweep_starts_at_the_default_limit_and_equals_single_answers(recommender, decode):
