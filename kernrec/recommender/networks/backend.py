@@ -35,11 +35,14 @@ Layers = Sequence[tuple[Layer, Problem]]
 
 def backend_of(
     context: GpuContext, workload: Workload, answered: Sequence[tuple[Layer, Answer]], query: Query, wanted: str
-) -> tuple[str, list[Baseline | None]]:
-    """Select the backend for the network's totals. Return its name, and a baseline (or None) for each layer.
+) -> dict[str, list[Baseline | None]]:
+    """Select the backend for the network's totals, and find a baseline (or None) of each backend for each layer.
 
-    Prefer the backend whose layers without baselines take the least time, then the fastest backend. The name is empty
-    if no backend is selected.
+    Prefer the backend whose layers without baselines take the least time, then the fastest backend.
+
+    Returns:
+        Baselines keyed by backend: the selected backend, then the others. If no backend is selected, the only key is
+        empty.
 
     Args:
         answered: layers of the network with their answers.
@@ -64,15 +67,14 @@ def backend_of(
         for layer, answer in answered
     ]
     if wanted == KERNREC:
-        return "", chosen
+        return {"": chosen}
     if wanted == MIXED:
         chosen = [each[0] if each else other for each, other in zip(baselines, chosen, strict=True)]
         names = dict.fromkeys(program_of(baseline) for baseline in chosen if baseline is not None)
-        return MIXTURE_OF_BACKENDS if len(names) > 1 else "".join(names), chosen
+        return {MIXTURE_OF_BACKENDS if len(names) > 1 else "".join(names): chosen}
     programs = list(dict.fromkeys(program_of(baseline) for each in baselines for baseline in each))
     if not programs:
-        return "", chosen
-    backend = programs[0]
+        return {"": chosen}
     if len(programs) > 1:
         lacking = {name: _seconds(name, layers, baselines)[0] for name in programs}
         slowness = dict.fromkeys(programs, 0.0)
@@ -82,8 +84,11 @@ def backend_of(
                 seconds = {name: _seconds(name, scaled, there)[1] for name in programs}
                 least = min(seconds.values())
                 slowness = {name: slowness[name] + seconds[name] / least for name in programs}
-        backend = min(programs, key=lambda name: (lacking[name], slowness[name], name))
-    return backend, [_baseline_of(backend, each) or other for each, other in zip(baselines, chosen, strict=True)]
+        programs.sort(key=lambda name: (lacking[name], slowness[name], name))
+    return {
+        name: [_baseline_of(name, each) or other for each, other in zip(baselines, chosen, strict=True)]
+        for name in programs
+    }
 
 
 def baselines_of_layer(

@@ -9,7 +9,7 @@ from kernrec.op import Problem
 from kernrec.op.dtype import canonical_dtype, math_dtype
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.answer import costs_at
-from kernrec.recommender.baselines import cold_costs
+from kernrec.recommender.baselines import Baseline, cold_costs
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import COLD
 from kernrec.recommender.infeasible import EIGHT_BITS
@@ -27,15 +27,19 @@ from kernrec.recommender.networks.result import (
     LayerAnswer,
     NetworkAnswer,
     Total,
+    costs_of,
     today_name,
 )
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Answer, Recommendation
-from kernrec.util.human import Note
+from kernrec.util.human import Note, human
 
 COVERED = 0.5
 """Minimum fraction of a network's FLOPs that a backend's baselines must cover for a total."""
+
+CLEARLY = 0.1
+"""Minimum fraction of a network's time that another backend must save for a note."""
 
 
 def answer_network(
@@ -97,15 +101,14 @@ def answer_network(
             alternatives[-1] = _alternatives(candidates, result.best, original.alone)
     if not answered:
         raise KernrecError(f"no layer of {workload.name} can be run on {gpu.name}: {left_out[0]}")
-    backend, baselines = backend_of(on_gpu.context, workload, answered, query, wanted.backend)
+    by_backend = backend_of(on_gpu.context, workload, answered, query, wanted.backend)
+    (backend, baselines), *others = by_backend.items()
     network = tuple(
-        LayerAnswer(*each, baseline, query.objective, alternatives=others)
-        for each, baseline, others in zip(answered, baselines, alternatives, strict=True)
+        LayerAnswer(*each, baseline, query.objective, alternatives=costs)
+        for each, baseline, costs in zip(answered, baselines, alternatives, strict=True)
     )
     exchange = exchange_of(workload, layers, gpu)
-    flops = [(layer.count * layer.answer.problem.flops, layer.baseline is not None) for layer in network]
-    enough = COVERED * sum(count for count, _ in flops)
-    compared = backend if sum(count for count, has_baseline in flops if has_baseline) >= enough else ""
+    compared = backend if _is_covered(network, baselines) else ""
     # The headline is the backend's total in three cases: the layers form one network, the user requested backends, or
     # kernrec has no recommendation for any layer.
     chosen = query.backends or wanted.backend == MIXED or not any(layer.best for layer in network)
@@ -123,8 +126,39 @@ def answer_network(
         exchange=exchange,
         memory=memory,
     )
+    faster = _faster(whole, others)
     adjusted |= dict.fromkeys(_remarks(whole, backend, wanted.backend == KERNREC))
-    return replace(whole, adjusted=tuple(adjusted))
+    return replace(whole, adjusted=tuple(adjusted), faster=faster)
+
+
+def _is_covered(layers: Sequence[LayerAnswer], baselines: Sequence[Baseline | None]) -> bool:
+    flops = [layer.count * layer.answer.problem.flops for layer in layers]
+    covered = sum(count for count, baseline in zip(flops, baselines, strict=True) if baseline is not None)
+    return covered >= COVERED * sum(flops)
+
+
+def _faster(answer: NetworkAnswer, others: Sequence[tuple[str, Sequence[Baseline | None]]]) -> str:
+    """Return a sentence on the fastest other backend if it is clearly faster, or an empty text."""
+    if answer.headline_name == RECOMMENDED:
+        return ""
+    layers, today = answer.layers, answer.headline
+    latencies = {today.latency_s.value: answer.backend}
+    for name, baselines in others:
+        if _is_covered(layers, baselines):
+            costs = [
+                (layer.count, layer.costs if baseline is None else costs_of(baseline))
+                for layer, baseline in zip(layers, baselines, strict=True)
+            ]
+            latencies[Total.of(name, costs, answer.exchange, today.complete).latency_s.value] = name
+    least_s = min(latencies)
+    if (saved := 1 - least_s / today.latency_s.value) < CLEARLY:
+        return ""
+    hosted = [layer.baseline.backend for layer in layers if layer.baseline is not None and layer.baseline.host_time]
+    return (
+        f"{answer.gpu.name}, batch {answer.batch}: {latencies[least_s]} is expected to take {human(least_s, 's')},"
+        f" {saved * 100:.0f} % less time than {answer.backend}: --backend {latencies[least_s].lower()}"
+        + "".join(f"; times of {name} include the host's" for name in dict.fromkeys(hosted))
+    )
 
 
 def within_power(query: Query, gpu: GPU) -> Query:

@@ -5,7 +5,7 @@ because kernels on one GPU share most of their error (`estimate.costs.OWN`).
 """
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import cached_property
@@ -241,6 +241,8 @@ class NetworkAnswer(JsonForm):
     """Backend with which the network is compared, or empty if no backend has a total."""
     headline_name: str = RECOMMENDED
     """Name of the total that represents the network."""
+    faster: str = ""
+    """Sentence on another backend that is expected to be clearly faster than `backend`. Empty if there is none."""
 
     batch = Alias[int]("Batch size of the layers.", "workload.batch")
     tp = Alias[int]("Number of GPUs that the layers are split over.", "workload.tp")
@@ -297,10 +299,6 @@ class NetworkAnswer(JsonForm):
         return self.memory.fits(self.gpu)
 
     @property
-    def dtypes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(layer.answer.problem.dtype for layer in self.layers))
-
-    @property
     def scope(self) -> str:
         """Layers that the totals include, and layers that they exclude, for display."""
         noun = "shape" if self.layers[0].layer.alone else "layer"
@@ -309,6 +307,10 @@ class NetworkAnswer(JsonForm):
             return count
         first, *others = (line.partition(":")[0] for line in self.left_out)
         return f"{count}, without {first}" + f" and {len(others)} more" * bool(others)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(layer.answer.problem.dtype for layer in self.layers))
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -341,18 +343,18 @@ class NetworkAnswer(JsonForm):
         if (backend := self.today) is None:
             return ""
         with_baseline, count = [layer.baseline for layer in self.layers if layer.baseline is not None], len(self.layers)
-        names = ", ".join(dict.fromkeys(baseline.backend for baseline in with_baseline))
-        rest = f"all {count} layer types"
-        if len(with_baseline) < count:
-            rest = f"{len(with_baseline)} of {count} layer types and kernrec's kernels in the others"
-        whole = f"{backend.name}: {'the fastest of ' * (', ' in names)}{names} in {rest}."
+        counts = Counter(baseline.backend for baseline in with_baseline)
+        names = " and ".join(f"{name} in {number}" for name, number in counts.items())
+        rest = f"of {count} layer types" + " and kernrec's kernels in the others" * (len(with_baseline) < count)
+        whole = f"{backend.name}: {names} {rest}."
         more = sure = ""
         if unsure := sum(layer.may_be_worth_it and not layer.worth_it for layer in self.layers):
             more = f" In {counted(unsure, 'layer type')} a custom kernel may be worth it, within the error: measure it."
             sure = " for certain"
         if not self.paying:
+            keep = "" if self.faster else " Keep your backend."
             least = f"{100 * WORTH_IT:.0f} %{sure}"
-            return f"{whole} Custom kernels would not save {least} in any layer. Keep your backend.{more}"
+            return f"{whole} Custom kernels would not save {least} in any layer.{keep}{more}"
         mixture = self.total(MIXTURE).versus(backend)
         changes = {"time": mixture.slowdown, "energy": -mixture.energy_saved}.items()
         changed = (f"{abs(change) * 100:.2g} % {'less' if change < 0 else 'more'} {name}" for name, change in changes)
@@ -374,7 +376,8 @@ class NetworkAnswer(JsonForm):
     def notes(self) -> tuple[str, ...]:
         """Notes on the request, on layers outside the totals, and on each layer."""
         lines = (note for layer in self.layers for note in layer.answer.notes)
-        return tuple(dict.fromkeys([*self.adjusted, *(f"not in the totals: {line}" for line in self.left_out), *lines]))
+        excluded = (f"not in the totals: {line}" for line in self.left_out)
+        return tuple(dict.fromkeys([*filter(None, [self.faster]), *self.adjusted, *excluded, *lines]))
 
     def total(self, name: str) -> Total:
         return next(total for total in self.totals if total.name == name)

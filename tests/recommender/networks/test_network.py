@@ -19,6 +19,7 @@ from kernrec.recommender.networks.compare import ComparedGpu, best_of, compare_g
 from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.networks.result import MIXTURE, WORTH_IT
+from kernrec.util.human import human
 
 DECODE = NetworkRequest("llama-3-8b-decode")
 
@@ -87,6 +88,18 @@ def test_only_requested_backends_are_compared(recommender):
     assert {layer.baseline.backend for layer in answer.layers if layer.baseline is not None} <= {"vLLM"}
     assert any(note.startswith("no vLLM baseline for") for note in answer.notes)
     assert (answer.headline.name, answer.backend) == ("vLLM today", "vLLM")
+
+
+def test_clearly_faster_backend_is_named_with_its_total(recommender):
+    network = shapes_as_network("matmul", ["m=32,n=2112,k=7168", "m=32,n=7168,k=2048", "m=32,n=7168,k=256"], "f8block")
+    answer = answer_network(recommender, "h200", NetworkRequest(network), Query("latency"))
+    assert answer.backend == "vLLM"  # the only backend that runs n = 2112
+    other = answer_network(recommender, "h200", NetworkRequest(network), Query("latency", backends=("SGLang",)))
+    assert f"SGLang is expected to take {human(other.headline.latency_s.value, 's')}, " in answer.notes[0]
+    assert answer.notes[0].endswith("--backend sglang; times of vLLM include the host's")
+    assert not other.faster
+    baselines = [baseline for layer in answer.layers for baseline in layer.answer.baselines]
+    assert {baseline.backend for baseline in baselines if baseline.host_time} == {"vLLM"}
 
 
 def test_layer_with_only_baselines_counts_in_the_totals(decode):
@@ -220,7 +233,8 @@ def test_backend_baseline_of_a_split_layer_is_one_call(recommender):
     assert split.baseline.energy_j == pytest.approx(baseline.energy_j / 2)
     # An equal layer that kernels do not split keeps its own baseline.
     layers = [(replace(split.layer, parts=parts), split.answer) for parts in (2, 1)]
-    _, (of_both, of_one) = backend_of(recommender.context.on(answer.gpu), answer.workload, layers, answer.query, "")
+    by_backend = backend_of(recommender.context.on(answer.gpu), answer.workload, layers, answer.query, "")
+    (of_both, of_one), *_ = by_backend.values()
     assert of_both.latency_s == pytest.approx(baseline.latency_s / 2)
     fastest = baselines_of(recommender.context.on(answer.gpu), split.answer.problem, point)[0]
     assert of_one.latency_s == fastest.latency_s
