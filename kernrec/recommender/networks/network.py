@@ -9,9 +9,10 @@ from kernrec.op import Problem
 from kernrec.op.dtype import canonical_dtype, math_dtype
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.answer import costs_at
-from kernrec.recommender.baselines import Baseline, cold_costs
+from kernrec.recommender.baselines import PREDICTED, Baseline, cold_costs
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.operating_point import COLD
+from kernrec.recommender.estimate.physics import cold_seconds
 from kernrec.recommender.infeasible import EIGHT_BITS
 from kernrec.recommender.networks.backend import MIXTURE_OF_BACKENDS, backend_of, program_of
 from kernrec.recommender.networks.exchange import Exchange, exchange_of
@@ -227,6 +228,20 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> Iterato
     if others and backend not in ("", MIXTURE_OF_BACKENDS):
         names = ", ".join(dict.fromkeys(backend for _, backend in others))
         yield f"{_listed([name for name, _ in others])}: only {names} has a baseline, so its costs are used"
+    warm = [
+        (layer.name, layer.baseline.backend)
+        for layer in layers
+        if layer.baseline is not None
+        and not (layer.layer.alone or layer.baseline.source == PREDICTED)
+        and layer.baseline.latency_s.value <= cold_seconds(layer.answer.problem, answer.gpu)
+    ]
+    if warm and answer.backend:
+        names = ", ".join(dict.fromkeys(backend for _, backend in warm))
+        yield Note(
+            f"{_listed([name for name, _ in warm])}: {names} was recorded with data in L2, so its time is raised",
+            "It is raised to the time of reading the layer's data from DRAM, because other layers use L2 between two"
+            " passes. `kernrec recommend --shape` shows the recorded time.",
+        )
     unpowered = [name for name, baseline in with_baseline if baseline.power_predicted]
     if unpowered and answer.backend:
         yield Note(
