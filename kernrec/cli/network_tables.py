@@ -64,7 +64,9 @@ def print_network(answer: "NetworkAnswer", layers: int | None, notes: NotePrinte
 
 def _subject(answer: "NetworkAnswer") -> str:
     chosen = "".join(f", {op} in layout {layout} (chosen)" for op, layout in answer.layouts_chosen.items())
-    return f"{answer.workload.title} in {', '.join(answer.dtypes)} on {answer.gpu.title}{chosen}"
+    single = len(answer.layers) == 1 and answer.layers[0].layer.alone  # The title of one shape names the data type.
+    kind = "" if single else f" in {', '.join(answer.dtypes)}"
+    return f"{answer.workload.title}{kind} on {answer.gpu.title}{chosen}"
 
 
 def _print_totals(answer: "NetworkAnswer") -> None:
@@ -217,11 +219,8 @@ def _comparison_columns(
     rows = [None if isinstance(row, Unfit) else row for row in compared]
     first = next(row.answer for row in rows if row is not None)
     tokens = first.workload.tokens
-    item = "token" if tokens == 1 else "prompt" if tokens else "pass"
-    # The best limit differs between GPUs. The column has the power at one limit, so the heading states this limit.
-    power, swept = "power [W]", any(row is not None and row.sweep is not None for row in rows)
-    if swept:
-        power = f"W at {'default' if first.query.max_power_w is None else '--max-power'}"
+    item = "token" if tokens == 1 else "prompt" if tokens else first.unit
+    swept = any(row is not None and row.sweep is not None for row in rows)
     limits = [None if row is None else row.best_limit_w for row in rows]
     below = [row.error.short if isinstance(row, Unfit) else _dominant(row, backends) for row in compared]
 
@@ -236,7 +235,7 @@ def _comparison_columns(
         Column(f"J/{first.unit}", "right", each(lambda row: digits(row.energy.value))),
         Column(f"{first.unit}s/s", "right", each(lambda row: digits(row.rate))),
         quantities("best limit", "W", limits, importance=ALWAYS if swept else SELDOM),
-        Column(power, "right", each(lambda row: digits(row.total.power_w)), USUALLY),
+        Column("power [W]", "right", each(lambda row: digits(row.total.power_w)), USUALLY),
         Column("source", "left", each(lambda row: row.total.source), USUALLY),
         Column(f"{first.unit}s/J", "right", each(lambda row: digits(row.rate_per_watt)), USUALLY),
         Column("layers that take most of the time", "left", below, below=True),

@@ -98,7 +98,8 @@ def test_one_table_has_every_gpu_and_batch_size(question, capsys, monkeypatch):
     heading = next(line for line in lines if line.startswith("GPU "))
     assert heading.split()[:6] == ["GPU", "batch", "fits", "ms/token", "J/token", "tokens/s"]
     assert "best limit [W]" in heading
-    assert "W at default" in heading
+    assert "power [W]" in heading
+    assert "default power limit" in " ".join(lines[:2])
     rows = [line.split() for line in lines if line.startswith(("l40s", "h100"))]
     assert [row[:3] for row in rows] == [
         ["l40s", "1", "yes"], ["l40s", "128", "no"], ["h100-sxm", "1", "yes"], ["h100-sxm", "128", "no"],
