@@ -23,7 +23,8 @@ from kernrec.util.human import Note, human
 
 if TYPE_CHECKING:
     from kernrec.recommender.networks.compare import ComparedGpu, NetworkSweep, Unfit
-    from kernrec.recommender.networks.result import LayerAnswer, NetworkAnswer, Total
+    from kernrec.recommender.networks.result import LayerAnswer, NetworkAnswer
+    from kernrec.recommender.networks.total import Total
 
 SHARED_ERROR = Note(
     "total intervals assume fully correlated errors",

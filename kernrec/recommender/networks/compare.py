@@ -16,7 +16,8 @@ from kernrec.recommender.networks.backend import at_point
 from kernrec.recommender.networks.layers import NetworkRequest
 from kernrec.recommender.networks.memory import DoesNotFitError, memory_json
 from kernrec.recommender.networks.network import answer_network
-from kernrec.recommender.networks.result import RECOMMENDED, Costs, NetworkAnswer, Total, costs_of
+from kernrec.recommender.networks.result import NetworkAnswer
+from kernrec.recommender.networks.total import RECOMMENDED, Costs, Total, costs_of
 from kernrec.recommender.notes import assumed_range
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import CLOCK_STEP_HZ, Objective, Query, lowest_clock_hz

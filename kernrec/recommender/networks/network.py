@@ -18,15 +18,14 @@ from kernrec.recommender.networks.backend import MIXTURE_OF_BACKENDS, backend_of
 from kernrec.recommender.networks.exchange import Exchange, exchange_of
 from kernrec.recommender.networks.layers import NetworkRequest, answer_as_it_runs, in_best_layouts, layers_of
 from kernrec.recommender.networks.memory import memory_of, shortage
-from kernrec.recommender.networks.result import (
+from kernrec.recommender.networks.result import LayerAnswer, NetworkAnswer
+from kernrec.recommender.networks.total import (
     FASTEST,
     HEURISTIC,
     LOWEST_ENERGY,
     MIXTURE,
     RECOMMENDED,
     Costs,
-    LayerAnswer,
-    NetworkAnswer,
     Total,
     costs_of,
     today_name,

@@ -1,27 +1,33 @@
-"""Define the answer for a whole network: its layers, baselines and totals.
-
-A total is the sum of the costs of all layers and all-reduces. The intervals of totals assume fully correlated errors,
-because kernels on one GPU share most of their error (`estimate.costs.OWN`).
-"""
+"""Define the answer for a whole network: its layers, baselines and totals."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from collections.abc import Mapping
+from dataclasses import field
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from kernrec.gpu import GPU
-from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender import tabular
 from kernrec.recommender.baselines import cold_costs
-from kernrec.recommender.json_form import Alias, FormerNames, IntervalNames, JsonForm
+from kernrec.recommender.json_form import Alias, FormerNames, JsonForm
 from kernrec.recommender.networks.exchange import Exchange
 from kernrec.recommender.networks.memory import Memory, memory_json
+from kernrec.recommender.networks.total import (
+    FASTEST,
+    HEURISTIC,
+    LOWEST_ENERGY,
+    MIXTURE,
+    RECOMMENDED,
+    Costs,
+    Total,
+    costs_of,
+    today_name,
+)
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Answer, Comparison, Estimate, Recommendation, sum_of
+from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import counted, human, short_config
 from kernrec.util.light_dataclass import dataclass
 
@@ -31,16 +37,6 @@ if TYPE_CHECKING:
 
 WORTH_IT = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify its development and upkeep."""
-
-Costs = tuple[Estimate, Estimate]
-"""Latency and energy of a layer."""
-
-
-def costs_of(baseline: "Baseline") -> Costs:
-    source = Source.MEASURED if baseline.source == "published" else Source(baseline.source)
-    assert baseline.energy_j is not None, "every baseline has a power"
-    source_of_power = Source.PREDICTED if baseline.power_predicted else source
-    return replace(baseline.latency_s, source=source), replace(baseline.energy_j, source=source_of_power)
 
 
 @dataclass(frozen=True)
@@ -152,61 +148,8 @@ class LayerAnswer(FormerNames):
         }
 
 
-RECOMMENDED, FASTEST, LOWEST_ENERGY = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
-HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of two totals: with the occupancy heuristic's configs, and with kernrec's kernels where they are worth it."""
-
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
 """Fraction of the network's time that the longest layers must cover, and maximum number of these layers."""
-
-
-@dataclass(frozen=True)
-class Total(IntervalNames, JsonForm):
-    """Sum of latency and energy over all answered layers, for one way to run the network."""
-
-    JSON = "name complete latency_s energy_j power_w source energy_source"
-
-    name: str
-    """Name of the way to run the network: a rule that selects configs, or a backend."""
-    latency_s: Estimate
-    energy_j: Estimate
-    complete: bool = True
-    """Whether the sum includes all layers of the network. If not, the network costs more than the sum."""
-
-    @property
-    def power_w(self) -> float:
-        return self.energy_j.value / self.latency_s.value
-
-    @property
-    def source(self) -> str:
-        """Source of the latency or of the energy, whichever is less certain."""
-        return str(min(self.latency_s.source, self.energy_j.source, key=SOURCES.index))
-
-    @classmethod
-    def of(cls, name: str, layers: Iterable[tuple[int, Costs]], exchange: Exchange | None, complete: bool) -> "Total":
-        """Add up the costs of layers, each with its number of occurrences, and the all-reduces."""
-        counts, costs = zip(*layers, strict=True)
-        latency, energy = (sum_of(each, counts) for each in zip(*costs, strict=True))
-        if exchange is not None:  # The GPU waits for all-reduces at the mean power of the layers.
-            computing, latency = latency, sum_of((latency, exchange.latency_s))
-            energy = energy.scaled(latency.value / computing.value)
-        return cls(name, latency, energy, complete)
-
-    @property
-    def label(self) -> str:
-        """Name for display, which marks a total that excludes layers."""
-        return self.name if self.complete else f"{self.name}, incomplete"
-
-    def versus(self, other: "Total") -> Comparison:
-        return Comparison(1.0 - self.energy_j.value / other.energy_j.value, self.latency_s / other.latency_s - 1.0)
-
-    def as_dict(self) -> dict[str, Any]:
-        return super().as_dict() | {"source": self.latency_s.source}
-
-
-def today_name(backend: str) -> str:
-    """Return the name of a backend's total, such as `vLLM today`."""
-    return f"{backend} today"
 
 
 _PREFERRED = {RECOMMENDED: 1, MIXTURE: 2, FASTEST: 3, LOWEST_ENERGY: 4, HEURISTIC: 5}

@@ -18,7 +18,8 @@ from kernrec.recommender.networks.backend import backend_of
 from kernrec.recommender.networks.compare import ComparedGpu, best_of, compare_gpus, sweep_network
 from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 from kernrec.recommender.networks.network import answer_network
-from kernrec.recommender.networks.result import MIXTURE, WORTH_IT
+from kernrec.recommender.networks.result import WORTH_IT
+from kernrec.recommender.networks.total import MIXTURE
 from kernrec.util.human import human
 
 DECODE = NetworkRequest("llama-3-8b-decode")
