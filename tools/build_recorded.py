@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import typer
 from evidence.recordings.files import EXCLUSIONS, excluded, named, power_of, recorded_dicts
+from evidence.recordings.matmul import EAGER
 from front import DATA, ROOT, Data, script
 
 from kernrec.errors import UsageError
@@ -311,7 +312,8 @@ def read_rows(library: Path, op: Op) -> Iterator[Row]:
         for row in recorded_dicts(library / f"{file}.parquet", condition, columns):
             if kind == "torch":
                 row["kernel"] = kernel_names(row["kernel"])
-            yield row | _TABLES["origin"][kind]
+            eager = op.name == "matmul" and row["stack"] in EAGER.get(row["dtype"], ())
+            yield row | _TABLES["origin"]["eager" if eager else kind]
 
 
 def kernel_names(text: str) -> str:

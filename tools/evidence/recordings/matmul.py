@@ -30,6 +30,8 @@ _OTHERS = ("nn", "tn", "tt")
 _STATIC = " (static scales)"
 """Suffix of a backend's name if activations are scaled with static scales."""
 _TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+EAGER: Mapping[str, Sequence[str]] = _TABLES["eager"]
+"""Backends recorded without CUDA graphs, keyed by data type."""
 _MULTIPLES: Mapping[str, Mapping[str, int]] = _TABLES["multiples"]
 """Divisors that sizes must have, keyed by data type and dimension."""
 _COLUMNS = ("m", "n", "k", "latency_s")
@@ -88,7 +90,7 @@ def _of_dtype(library: Path, dtype: str, serving: Kinds) -> Recording:
     steps = {
         s: dict(_MULTIPLES.get(dtype, {})) for s in versions if backend_of(s) not in _TABLES["any_size"].get(dtype, ())
     }
-    local = tuple(s for s in versions if backend_of(s) in _TABLES["eager"].get(dtype, ()))
+    local = tuple(s for s in versions if backend_of(s) in EAGER.get(dtype, ()))
     case = "aligned" if dtype == "bf16" else "product"
     recorded = RecordedSet(
         dtype, "matmul", case, versions, (dtype,), ("nt",), alike, _ALIKE, GRAPH, ("n", "k"), steps,
