@@ -31,6 +31,7 @@ from kernrec.interop.spec_text import (
     split_expressions,
     three_extents,
 )
+from kernrec.kernel.cuda_signature import kernel_body
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.source_files import whole_source
 
@@ -98,6 +99,8 @@ class _Drafter:
             key=lambda each: (each.kernel == self.instance, (each.grid is not None) + len(each.arguments)),
             default=None,
         )
+        self.extents: dict[int, Sequence[int]] = {}
+        """Block extents for which the grid of the host code launches the same threads, keyed by axis (default: any)."""
         self._take_launch()
         self.arguments: SpecArguments = read_arguments(
             self.text, self.signature, self.facts, self.words.arguments, self.words.expressions, self._filled()
@@ -122,7 +125,7 @@ class _Drafter:
         arguments = [text for text in launch.arguments if text.partition("=")[0] not in stated]
         fixed = not self.facts.reads_block or self.facts.static_shared
         parts = {
-            "grid": launch.grid,
+            "grid": launch.grid if fixed or not launch.grid or self.words.grid else self._grid_for_any_block(launch),
             "block": "x".join(map(str, launch.block)) if launch.block and fixed else None,
             "shared": launch.shared if self.facts.dynamic_shared else None,
         }
@@ -131,6 +134,29 @@ class _Drafter:
         shown = [*(f"{name} {text}" for name, text in taken.items() if name != "shared"), *arguments]
         if shown:
             self.assumed.append(f"from the launch in {self.source.name}: {', '.join(shown)}")
+
+    def _grid_for_any_block(self, launch: HostLaunch) -> str:
+        """Return the launch's grid, with which each block size in `self.extents` does the same work.
+
+        If an axis only numbers threads (`blockIdx.x * blockDim.x`), keep its number of threads. If the threads of a
+        block share a loop (`i += blockDim.x`), any block size is correct. Otherwise, keep the launch's block size.
+        """
+        axes = [*split_expressions(launch.grid or ""), "1", "1"][:3]
+        body = kernel_body(self.text, self.signature.name)
+        for n, extent in enumerate(short_extents(launch.block or _BLOCKS[self.facts.block_axes][2])):
+            block, size = f"blockIdx\\.{_AXES[n]}", f"blockDim\\.{_AXES[n]}"
+            index = rf"{block}\s*[*,]\s*\(?\s*{size}|{size}\s*[*,]\s*{block}"  # The comma is for __mul24.
+            numbered = 0 < len(re.findall(index, body)) == len(re.findall(block, body))
+            strided = re.search(rf"\+=\s*{size}\b", body) and not re.search(rf"{block}\s*\*\s*[A-Z\d]", body)
+            if "block_" in axes[n] or (strided and not numbered):
+                continue
+            self.extents[n] = [extent]
+            if launch.block and numbered:
+                known = axes[n].isdecimal()
+                threads = extent * int(axes[n]) if known else extent
+                self.extents[n] = [size for size in range(1, 1025) if threads % size == 0]
+                axes[n] = f"{threads if known else f'({axes[n]})*{extent}'}/block_{_AXES[n]}"
+        return ", ".join(short_extents(axes))
 
     def draft(self) -> Draft:
         grid, block, shared, constraints = self._launch()
@@ -259,7 +285,12 @@ class _Drafter:
             # Block of the host code's launch
             own = short_extents(self.launch.block) if self.launch and self.launch.block else ()
             usual = _BLOCKS.get(len(own) or self.facts.block_axes, ())
-            blocks = [some for some in dict.fromkeys((own, *usual)) if some and math.prod(some) <= (most or 1024)]
+            blocks = [
+                some
+                for some in dict.fromkeys((own, *usual))
+                if some and math.prod(some) <= (most or 1024)
+                if all(extent in self.extents.get(axis, (extent,)) for axis, extent in enumerate(some))
+            ]
             blocks = blocks or [(most or 32,) + (1,) * (self.facts.block_axes - 1)]
             self.assumed.append(f"blocks {', '.join('x'.join(map(str, some)) for some in blocks)}")
         return self._block_tunables(blocks, macros_of_axes, most)

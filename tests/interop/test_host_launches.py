@@ -1,10 +1,12 @@
 """Test that kernel launches are read from host code."""
 
 import tomllib
+from operator import mul
 
 import pytest
 
 from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
 from kernrec.interop.draft import Draft, kernel_names
 from kernrec.interop.host_expressions import literal
 from kernrec.interop.host_launches import filled_variables, host_launches
@@ -13,6 +15,7 @@ from kernrec.interop.host_values import HostValues
 from kernrec.interop.spec_arguments import SpecTensor
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords, quoted
+from kernrec.kernel import Space, bind_launches
 from kernrec.kernel.cuda_signature import Parameter
 from tests.helpers.needs import needs
 from tests.helpers.paths import beside
@@ -271,3 +274,32 @@ def test_launch_and_macro_in_if_0_are_ignored():
     )
     (launch,) = host_launches(f"{text}#define N 128\n#if 0\n# define N 512\n#endif\n", "f", [("x", "f32")])
     assert (launch.grid, launch.block) == ("1", (128,))
+
+
+INDEX = "int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y; x[j * n + i] = 1;"
+
+LOOP = "for (int i = threadIdx.x; i < n; i += blockDim.x) x[blockIdx.x * n + i] = 1;"
+
+
+@pytest.mark.parametrize(
+    ("body", "launch", "blocks"),
+    [
+        (INDEX, "4096, 256", [(256,), (64,), (128,), (512,)]),
+        (INDEX, "N / 256, 256", [(256,), (64,), (128,), (512,)]),
+        (INDEX, "n / 256, 256", [(256,), (64,), (128,)]),
+        (INDEX, "dim3(4, 24), dim3(16, 16)", [(16, 16), (32, 4), (32, 8), (32, 16), (64, 4)]),
+        ("x[blockIdx.x * 256 + threadIdx.x] = blockDim.x;", "4, 256", [(256,)]),
+        (LOOP, "4, 64", [(64,), (128,), (256,), (512,)]),
+    ],
+)
+def test_no_block_size_to_try_changes_the_work_of_the_host_launch(tmp_path, body, launch, blocks):
+    (path := tmp_path / "f.cu").write_text(
+        f"#define N (1 << 20)\n__global__ void f(float *x, int n) {{ {body} }}\n"
+        f"int main() {{ int n = N; float *x; cudaMalloc(&x, 4 * n); f<<<{launch}>>>(x, n); }}"
+    )
+    kernel = draft_spec(path, LaunchWords()).kernel()
+    problem = kernel.definition.problem()
+    space = Space.of(kernel, problem, find_gpu("a100"))
+    launches = [bind_launches(kernel, space.config(row), problem, 80)[0] for row in range(len(space))]
+    assert {each.block for each in launches} == {(*block, 1, 1)[:3] for block in blocks}
+    assert body == LOOP or len({tuple(map(mul, each.grid, each.block)) for each in launches}) == 1
