@@ -16,6 +16,7 @@ from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.gpu.entry import SmLimits
+from kernrec.interop.assumed_words import TIMED, Sizes
 from kernrec.interop.draft import Draft
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords
@@ -124,7 +125,10 @@ def without_guesses(checked: Checked, draft: Draft) -> Checked:
         return checked
     findings = tuple(each for each in checked.findings if each.kind != "out-of-bounds" or each.memory not in beyond)
     names = ", ".join(sorted(beyond))
-    note = f"a thread accesses bytes beyond {names}, but the host code does not state the size: no error is reported"
+    example = f"{draft.buffers[min(beyond)]}[n]"
+    note = (
+        f"a thread accesses bytes beyond {names}, whose size kernrec assumed; to report an error, state it: {example}"
+    )
     return replace(checked, findings=findings, notes=(*checked.notes, note))
 
 
@@ -248,7 +252,13 @@ class ProgramLaunch:
 
 
 def program_launch(
-    path: Path, words: LaunchWords, gpu: GPU, seconds: float, zeros: bool = True, assume: bool = False
+    path: Path,
+    words: LaunchWords,
+    gpu: GPU,
+    seconds: float,
+    zeros: bool = True,
+    assume: bool = False,
+    sizes: Sizes = TIMED,
 ) -> ProgramLaunch:
     """Prepare the launch of one kernel in a CUDA file.
 
@@ -257,14 +267,16 @@ def program_launch(
         seconds: Maximum run time of the launch.
         zeros: Whether integer arrays with unknown values contain zeros, because other values may be out of range.
         assume: Whether to assume sizes that the file does not contain. A note lists them.
+        sizes: Sizes to assume.
 
     Raises:
         UsageError: The file does not determine the launch of the kernel.
         CompileError: The compiler rejects the file.
     """
-    draft = draft_spec(path, words, gpu.sm, assume=assume)
+    draft = draft_spec(path, words, gpu.sm, assume=assume, sizes=sizes)
     if draft.missing:
-        instead = f"; give it to: {draft.command(gpu.name)}" if assume else ""
+        run = f"add it to `kernrec check {path}:{draft.entry}`, or run the program: kernrec check {path} -- ARGUMENTS"
+        instead = f"; give it to: {draft.command(gpu.name)}" if assume and sizes is TIMED else f"; {run}"
         raise UsageError(f"{draft.entry} needs {'; '.join(draft.missing)}{instead}")
     kernel = draft.kernel()
     problem = kernel.definition.problem()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "--program"
 """Hidden option that `kernrec.cli.app` inserts before `--`, because the parser drops `--`."""
+_BY_NAME = re.compile(r"\w+=(?:-?[\d.]+(?:e-?\d+)?|[\w:]*\[(?![\dx]*\]).*)")
+"""Number without a data type, such as `n=4096`, or buffer with an expression as size, such as `x=f32[n]`."""
 
 
 class CheckOptions(options.Options):
@@ -33,13 +35,13 @@ class CheckOptions(options.Options):
     arguments: Annotated[
         list[str] | None,
         argument(
-            "Arguments in order: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096. Default: the "
-            "launches in the host code. FILE.cu -- ARGUMENTS builds and runs the program."
+            "Arguments in order: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096. Or by name, for what the host code "
+            "does not state: n=4096. FILE.cu -- ARGUMENTS builds and runs the program."
         ),
     ] = None
     runs: Annotated[bool, option("Run the source as a program.", PROGRAM, hidden=True)] = False
-    grid: Annotated[str, option("Grid size: 16 or 16,2,1.")] = "1"
-    block: Annotated[str, option("Block size: 256 or 16,16.")] = "32"
+    grid: Annotated[str | None, option("Grid size: 16 or 16,2,1. Default for arguments in order: 1.")] = None
+    block: Annotated[str | None, option("Block size: 256 or 16,16. Default for arguments in order: 32.")] = None
     shared: Annotated[int, option("Dynamic shared memory per block, in bytes.")] = 0
     blocks_of_cluster: Annotated[str | None, option("Cluster size in blocks: 2 or 2,2.", "--cluster")] = None
     gpu: Annotated[str, option("GPU to compile for.", "--gpu", callback=options.gpu_names)] = "rtx3090"
@@ -55,6 +57,17 @@ class CheckOptions(options.Options):
         from kernrec.kernel.source_files import compile_flags
 
         return compile_flags(with_entry(self.source)[0], self.define or (), self.include or ())
+
+    @cached_property
+    def launches(self) -> bool:
+        """Return whether the host code of a CUDA file launches kernels."""
+        from kernrec.kernel.source_files import whole_source
+
+        return "<<<" in whole_source(with_entry(self.source)[0], self.flags.include)
+
+    @property
+    def by_name(self) -> bool:
+        return any(map(_BY_NAME.fullmatch, self.arguments or ()))
 
     @property
     def seconds(self) -> float:
@@ -78,8 +91,9 @@ def check(wanted: CheckOptions) -> None:
     of instructions and memory accesses are printed.
     """
     path, entry = with_entry(wanted.source)
-    program = wanted.runs or (path.suffix == ".cu" and _sets_only_variables(wanted, path))
-    for name in ("grid", "block", "shared", "blocks_of_cluster", "save") if program else ():
+    program = wanted.runs or (path.suffix == ".cu" and _is_drafted(wanted, path))
+    own = wanted.runs or (program and wanted.launches and not wanted.by_name)
+    for name in (*(("grid", "block", "shared") if own else ()), *(("blocks_of_cluster", "save") if program else ())):
         # A program chooses the grids and blocks of its launches itself.
         if getattr(wanted, name) != getattr(CheckOptions, name):
             flag = "cluster" if name == "blocks_of_cluster" else name
@@ -135,16 +149,15 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
     return checks.results, status if status >= 0 else 128 - status
 
 
-def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether the host code launches kernels and the user gave values only for device variables."""
+def _is_drafted(wanted: CheckOptions, path: Path) -> bool:
+    """Return whether the user's arguments, if any, only complete a launch from host code or from assumptions."""
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import whole_source
 
-    text = whole_source(path, wanted.flags.include)
-    if "<<<" not in text:
-        return False
-    stated = {text.partition("=")[0] for text in wanted.arguments or ()}
-    return not stated or stated <= variable_types(text).keys()
+    if wanted.by_name or not wanted.arguments:
+        return True
+    stated = {text.partition("=")[0] for text in wanted.arguments}
+    return wanted.launches and stated <= variable_types(whole_source(path, wanted.flags.include)).keys()
 
 
 def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str, Checked]":
@@ -166,8 +179,8 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     made = file_launch(
         path,
         read,
-        extents("--grid", wanted.grid),
-        extents("--block", wanted.block),
+        extents("--grid", wanted.grid or "1"),
+        extents("--block", wanted.block or "32"),
         entry=entry,
         sm=gpu.sm,
         flags=flags,
@@ -190,27 +203,33 @@ def _with_note(checked: "Checked", note: str) -> "Checked":
 
 
 def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tuple[dict[str, Checked], dict[str, str]]":
-    """Check kernels with the launches in the host code.
+    """Check kernels with the launches in the host code. For a file without launches, assume them.
 
     Return results, and reasons why other kernels could not be checked. Both are keyed by kernel.
     """
     from kernrec.checking.check_launch import check_launch, entries_of, program_launch, without_guesses
     from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpu
+    from kernrec.interop.assumed_words import CHECKED
     from kernrec.interop.spec_text import LaunchWords
 
     gpu = find_gpu(wanted.gpu)
     flags = wanted.flags
+    block = "x".join(map(str, extents("--block", wanted.block))) if wanted.block else None
     results, errors = {}, {}
     progress = Steps(f"{path.name}: compiling")
     with progress:
         for name in [entry] if entry else entries_of(path, flags.include):
             progress.step(f"{name}: checking")
             try:
-                words = LaunchWords(name, arguments=wanted.arguments or (), **vars(flags))
-                made = program_launch(path, words, gpu, wanted.seconds)
+                stated = wanted.grid, block, wanted.arguments or (), (), str(wanted.shared) if wanted.shared else None
+                words = LaunchWords(name, *stated, **vars(flags))
+                made = program_launch(path, words, gpu, wanted.seconds, assume=not wanted.launches, sizes=CHECKED)
                 checked = check_launch(made.module, made.launch, made.describer, made.limits)
-                results[name] = _with_note(without_guesses(checked, made.draft), made.draft.unset)
+                checked = without_guesses(checked, made.draft)
+                if not (wanted.launches or checked.findings or checked.blocks):
+                    raise KernrecError("; ".join((*checked.notes, made.draft.note)))
+                results[name] = _with_note(_with_note(checked, made.draft.note), made.draft.unset)
             except KernrecError as error:
                 errors[name] = str(error)
     return results, errors

@@ -5,13 +5,14 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from kernrec.errors import UsageError
 from kernrec.interop.draft import Draft
 from kernrec.interop.host_expressions import UnknownError
 from kernrec.interop.host_program import HostProgram
 from kernrec.interop.spec_text import LaunchWords
-from kernrec.kernel.cuda_signature import kernel_body
+from kernrec.kernel.cuda_signature import kernel_body, macros
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.launch_arguments import read_structure
 from kernrec.ptx.state.results import OUTSIDE
@@ -24,8 +25,20 @@ _PLACE = re.compile(r"off|start|begin|first|idx|index|seed|face|rank|lower|id$",
 _COUNT = re.compile(
     r"iter|step|stage|level|pass|round|mode|flag|depth|radius|halo|pad|dilation|trans|is_", re.IGNORECASE
 )
-_SINGLE_SIZE, _MATRIX_SIDE, _TWO_SIZES, _MORE_SIZES = 1 << 20, 1024, 1024, 128
-"""Assumed sizes for a launch with one unknown size, with one matrix side, with two sizes, and with more sizes."""
+_SINGLE_SIZE, _MATRIX_SIDE = 1 << 20, 1024
+
+
+class Sizes(NamedTuple):
+    """Assumed sizes for a launch with one unknown size, with one matrix side, with two sizes, and with more sizes."""
+
+    single: int
+    side: int
+    two: int
+    more: int
+
+
+TIMED, CHECKED = Sizes(_SINGLE_SIZE, _MATRIX_SIDE, 1024, 128), Sizes(1000, 100, 100, 20)
+"""Sizes for predicting a time, and sizes for finding errors. The latter are not multiples of a usual block size."""
 _MOST_ELEMENTS = 1 << 21
 _LARGEST_END = 1 << 32
 """Maximum offset in bytes of an out-of-bounds access. For larger offsets, kernrec does not enlarge the buffer."""
@@ -36,7 +49,13 @@ _SHARED = (32768, 49152, 65536, 98304, 163840)
 
 
 def assumed_words(
-    missing: Sequence[str], source: str, kernel: str, axes: tuple[int, int], threads: int, unsized: Mapping[str, str]
+    missing: Sequence[str],
+    source: str,
+    kernel: str,
+    axes: tuple[int, int],
+    threads: int,
+    unsized: Mapping[str, str],
+    assumed: Sizes = TIMED,
 ) -> tuple[str, ...] | None:
     """Choose a value for each missing part of a launch, and return the values as arguments of `kernrec analyze`.
 
@@ -47,12 +66,13 @@ def assumed_words(
         axes: Number of grid axes and number of block axes that the kernel uses, 1 to 3 each.
         threads: Maximum number of threads per block.
         unsized: C++ element type of each buffer of unknown size, keyed by the buffer's kernel parameter.
+        assumed: Sizes to choose.
     """
     names = [match[1] for text in missing if (match := _NUMBER.fullmatch(text))]
     sizes = [name for name in names if is_size(name)]
     side = len(sizes) == 1 and (axes[0] > 1 or _is_matrix_side(kernel_body(source, kernel), sizes[0]))
-    single = _MATRIX_SIDE if side else _SINGLE_SIZE
-    size = single if len(sizes) == 1 else _TWO_SIZES if len(sizes) == 2 else _MORE_SIZES
+    single = assumed.side if side else assumed.single
+    size = single if len(sizes) == 1 else assumed.two if len(sizes) == 2 else assumed.more
     elements = min(size ** len(sizes), _MOST_ELEMENTS) if len(sizes) > 1 else _SINGLE_SIZE
     words = []
     for text in missing:
@@ -70,10 +90,13 @@ def assumed_words(
         elif match := re.fullmatch(r'--grid, such as (--grid ".+")', text):
             words.append(match[1])
         elif text.startswith("--block"):
-            blocks = {1: ["256"], 2: ["16x16", "8x8"], 3: ["8x8x4", "4x4x4"]}[axes[1]]
+            tiles = [tile for tile in _block_of_tiles(source, kernel) if tile.count("x") == axes[1] - 1]
+            if assumed is CHECKED and not tiles:  # Another block than the code expects would cause errors.
+                return None
+            blocks = [*tiles, *{1: ["256"], 2: ["16x16", "8x8"], 3: ["8x8x4", "4x4x4"]}[axes[1]]]
             fits = [block for block in blocks if math.prod(map(int, block.split("x"))) <= threads]
             words.append(f"--block {(fits or [str(threads)])[0]}")
-        elif text == "--shared BYTES":
+        elif text == "--shared BYTES" and assumed is not CHECKED:
             words.append("--shared 16384")
         elif match := re.fullmatch(r"--tune (\w+)=VALUES", text):
             is_block = axes[1] == 1 and re.search("block|thread|tpb", match[1], re.I)
@@ -82,6 +105,24 @@ def assumed_words(
             return None
     square = side and not any(_ELEMENTS.fullmatch(text) for text in missing)
     return (*words, *(f"{name}=[{sizes[0]}*{sizes[0]}]" for name in unsized if square))
+
+
+def _block_of_tiles(source: str, kernel: str) -> list[str]:
+    """Return the block size with one thread per element of a tile, or an empty list if the code does not show it.
+
+    `blockIdx.x * TILE + threadIdx.x` shows a tile. In `for (j = 0; ...; j += ROWS)` with an index `y + j`, a thread
+    handles several rows of the tile.
+    """
+    body, extents = kernel_body(source, kernel), []
+    values = {macro.name: macro.value for macro in macros(source)}
+    for axis in sorted(set(re.findall(r"threadIdx\.([xyz])", body))):
+        tile = re.search(rf"(?:(\w+)\s*=\s*)?blockIdx\.{axis}\s*\*\s*(\w+)\s*\+\s*threadIdx\.{axis}\b", body)
+        if tile is None:
+            return []
+        rows = re.findall(rf"\b(?:{tile[1]}|threadIdx\.{axis})\s*\+\s*(\w+)", body)
+        step = next((m[1] for row in rows if (m := re.search(rf"\b{row}\s*\+=\s*(\w+)", body))), tile[2])
+        extents.append(step if step.isdecimal() else str(values.get(step, "")))
+    return ["x".join(extents)] if extents and all(extents) else []
 
 
 def _elements(source: str, kind: str) -> tuple[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernrec.compile.compiled import CompileError, Result
 from kernrec.errors import UsageError
-from kernrec.interop.assumed_words import assumed_words, is_size, with_words
+from kernrec.interop.assumed_words import TIMED, Sizes, assumed_words, is_size, with_words
 from kernrec.interop.draft import Draft, DraftTunable, example_entry
 from kernrec.interop.drafted_code import DraftedCode
 from kernrec.interop.host_launches import STRUCTURE, HostLaunch, filled_variables, host_launches
@@ -44,7 +44,14 @@ _BLOCKS = {
 """Block sizes to try by default, keyed by the number of axes."""
 
 
-def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False, assume: bool = False) -> Draft:
+def draft_spec(
+    source: Path,
+    words: LaunchWords,
+    sm: int = 80,
+    suggest: bool = False,
+    assume: bool = False,
+    sizes: Sizes = TIMED,
+) -> Draft:
     """Draft the spec of a kernel in a CUDA source.
 
     Args:
@@ -53,6 +60,7 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
         suggest: Whether macros that the source defines between #ifndef and #endif become tunables. The values to try
             are the macro's value, half of it and twice as much.
         assume: Whether to choose values for missing parts of the launch.
+        sizes: Sizes to choose.
 
     Raises:
         UsageError: A kernel, parameter or macro does not exist, or a value is invalid.
@@ -66,13 +74,13 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     draft = drafter.draft()
     if not draft.missing or suggest:
         return replace(draft, chosen=named)
-    chosen = drafter.assumed_words()
+    chosen = drafter.assumed_words(sizes)
     if chosen is None or not assume:
         return replace(draft, chosen=chosen or ())
     with suppress(UsageError, CompileError):  # If the chosen values are invalid, return the draft without them.
         drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
         complete = drafter.draft()
-        if complete.missing and (further := drafter.assumed_words()):  # Choose sizes that are still unknown, too.
+        if complete.missing and (further := drafter.assumed_words(sizes)):  # Choose sizes that are still unknown, too.
             chosen = (*chosen, *further)
             complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
         draft = draft if complete.missing else complete
@@ -152,10 +160,10 @@ class _Drafter:
                 continue
             self.extents[n] = [extent]
             if launch.block and numbered:
-                known = axes[n].isdecimal()
-                threads = extent * int(axes[n]) if known else extent
+                constant = axes[n].isdecimal()
+                threads = extent * int(axes[n]) if constant else extent
                 self.extents[n] = [size for size in range(1, 1025) if threads % size == 0]
-                axes[n] = f"{threads if known else f'({axes[n]})*{extent}'}/block_{_AXES[n]}"
+                axes[n] = f"{threads if constant else f'({axes[n]})*{extent}'}/block_{_AXES[n]}"
         return ", ".join(short_extents(axes))
 
     def draft(self) -> Draft:
@@ -217,12 +225,12 @@ class _Drafter:
         text = "\n".join([*lines, ""])
         return Draft(self.source, entry, text, missing, assumed, self.launch, self.arguments.unset, buffers)
 
-    def assumed_words(self) -> tuple[str, ...] | None:
+    def assumed_words(self, sizes: Sizes) -> tuple[str, ...] | None:
         tensors = [tensor for name, tensor in self.arguments.tensors.items() if name not in self.arguments.stated]
         unsized = {each.parameter.name: each.parameter.ctype for each in tensors if each.parameter.pointer}
         axes = self.facts.grid_axes, self.facts.block_axes
         threads = self.facts.most_threads or 1024
-        return assumed_words(self.missing, self.text, self.signature.name, axes, threads, unsized)
+        return assumed_words(self.missing, self.text, self.signature.name, axes, threads, unsized, sizes)
 
     def _launch(self) -> tuple[list[str], list[str], str, dict[str, str]]:
         """Return expressions for (grid, block, shared memory, constraints on the block with their reasons)."""

@@ -156,4 +156,4 @@ def test_access_beyond_a_buffer_of_guessed_size_is_no_error(size, status, tmp_pa
     (path := tmp_path / "sizes.cu").write_text(SIZES.replace("SIZE", size))
     assert app.run(["check", str(path)]) == status
     printed = capsys.readouterr()
-    assert ("bytes beyond y, but the host code does not state the size" in printed.err) is (status == 0), printed
+    assert ("bytes beyond y, whose size kernrec assumed" in printed.err) is (status == 0), printed

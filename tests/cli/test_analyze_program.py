@@ -55,7 +55,7 @@ def test_buffer_of_assumed_size_grows_until_the_kernel_stays_inside(tmp_path, ca
     )
     assert app.run(["analyze", str(path), "--gpu", "t4", "--db", str(tmp_path / "own.db"), "--json"]) == 0
     thirds, rows = json.loads(capsys.readouterr().out)
-    assert thirds["notes"][0].startswith("kernrec assumed x=f32[4194304], --block 256, --grid")
+    assert thirds["notes"][0].startswith("kernrec assumed x=f32[4194304], --block 64, --grid")
     assert rows["notes"][0].startswith("kernrec assumed --shared 49152, --grid")
     assert "n=1048576, c=zeros:f32[2097152], which the file does not state" in rows["notes"][0]
 
@@ -66,8 +66,8 @@ def test_analyze_requests_values_if_the_assumed_ones_fail(tmp_path, capsys):
     )
     assert app.run(["analyze", str(path), "--gpu", "t4", "--db", str(tmp_path / "own.db")]) == 2
     printed = capsys.readouterr().err
-    assert "thirds does not run with assumed values: block (" in printed
-    command = f'kernrec analyze {path}:thirds --gpu t4 --block 256 --grid "ceil(n/64)" n=1048576'
+    assert "thirds does not run with assumed values: thread (" in printed
+    command = f'kernrec analyze {path}:thirds --gpu t4 --block 64 --grid "ceil(n/64)" n=1048576'
     assert printed.rstrip().endswith(f"which is in no buffer; if the values are wrong, correct them in: {command}")
 
 

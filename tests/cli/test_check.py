@@ -16,6 +16,13 @@ from tests.helpers.command import run_apart, run_here
 from tests.helpers.paths import beside
 
 SCALE = beside(__file__, "scale.ptx", "refusals")
+HOST = """int main(int count, char **v) {
+    int n = atoi(v[1]);
+    float *x;
+    cudaMalloc(&x, 4 * n);
+    f<<<(n + 255) / 256, 256>>>(x, n);
+}
+"""
 
 
 @pytest.fixture
@@ -98,6 +105,27 @@ def test_check_refuses_grid_option_if_host_code_launches_kernels(tmp_path):
     refused = check(path, "--grid", "4")
     assert refused.returncode == 2
     assert "--grid needs one kernel and its arguments" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "guard", "arguments", "status", "text"),
+    [
+        ("", "<", (), 0, 'kernrec assumed --grid "ceil(n/block_x)", n=1000, which'),
+        ("", "<=", (), 1, "whose size kernrec assumed; to report an error, state it: x=f32[n]"),
+        ("", "<=", ("n=1000", "x=f32[n]"), 1, "at offset 4000 of x"),
+        ("", "<=", ("n=1000", "x=f32[n]", "--grid", "4", "--block", "128"), 0, "f: no errors in all blocks"),
+        ("", "<", ("i32:4",), 2, "kernel 'f' takes 2 arguments, not 1"),
+        ("", "<", ("x=f32[9]", "i32:9"), 0, "f: no errors in all blocks"),
+        (HOST, "<", (), 1, "f needs n=NUMBER; add it to `kernrec check"),
+        (HOST, "<=", ("n=1000",), 1, "at offset 4000 of x"),
+    ],
+)
+def test_sizes_that_the_file_does_not_state_are_assumed_or_given_by_name(source, host, guard, arguments, status, text):
+    index = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
+    source.write_text(f"__global__ void f(float *x, int n) {{ {index} if (i {guard} n) x[i] = i; }}\n{host}")
+    done = check(source, *arguments)
+    assert (done.returncode, text in done.stdout + done.stderr) == (status, True), done.stdout + done.stderr
+    assert "_Z" not in done.stdout + done.stderr
 
 
 KERNEL = beside(__file__, "special_arguments.cu")

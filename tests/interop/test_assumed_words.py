@@ -20,6 +20,14 @@ from kernrec.ptx import parse
 
 SCALE = "__global__ void scale(float *x, int n) { int i = blockIdx.x * 64 + threadIdx.x; if (i < n) x[i] *= 2; }"
 ROWS = "__global__ void rows(float *x, int n) { x[blockIdx.x * n + threadIdx.x] = 1; }"
+TRANSPOSE = """
+#define TILE 32
+#define ROWS 8
+__global__ void t(float *x, float *y, int n) {
+    int i = blockIdx.x * TILE + threadIdx.x, k = blockIdx.y * TILE + threadIdx.y;
+    for (int j = 0; j < TILE; j += ROWS) y[i * n + k + j] = x[(k + j) * n + i];
+}
+"""
 BOX = """struct Box { float low[3]; int count; };
 struct List { int size; float *values; int first() const; };
 struct Large { float a[3000000000]; };
@@ -33,7 +41,8 @@ struct Large { float a[3000000000]; };
     (["n=NUMBER", "offset=NUMBER", "steps=NUMBER"], SCALE, "scale", ("n=1048576", "offset=0", "steps=1")),
     (["x=f32[ELEMENTS]", "--shared BYTES"], SCALE, "scale", ("x=f32[1048576]", "--shared 16384")),
     (['--grid, such as --grid "ceil(n/block_x)"'], SCALE, "scale", ('--grid "ceil(n/block_x)"',)),
-    (["--block, which the code never reads"], SCALE, "scale", ("--block 256",)),
+    (["--block, which the code never reads"], SCALE, "scale", ("--block 64",)),
+    (["--block, which the code never reads"], ROWS, "rows", ("--block 256",)),
     (["box=struct(FIELDS), for 16 bytes of Box"], BOX, "f", ("box=struct(f32:1,f32:1,f32:1,i32:1)",)),
     (["list=struct(FIELDS), for 16 bytes of List"], BOX, "f", ("list=struct(i32:1024,f32[2097152])",)),
     (["list=struct(FIELDS), for 24 bytes of List"], BOX, "f", None),
@@ -72,7 +81,7 @@ def test_draft_is_completed_only_if_assumptions_are_allowed(tmp_path):
     assert draft_spec(path, LaunchWords()).missing
     draft = draft_spec(path, LaunchWords(), assume=True)
     assert not draft.missing
-    assert draft.note.startswith('kernrec assumed --block 256, --grid "ceil(n/64)", n=1048576, which the file')
+    assert draft.note.startswith('kernrec assumed --block 64, --grid "ceil(n/64)", n=1048576, which the file')
     assert draft_spec(path, LaunchWords(grid="4", block="64", arguments=["n=256"]), assume=True).note == ""
 
 
@@ -84,10 +93,11 @@ def test_template_without_an_instance_gets_usual_arguments(tmp_path):
     assert (draft.entry, draft.chosen[0]) == ("fill<float>", "'fill.cu:fill<float>'")
 
 
-def test_assumed_block_respects_launch_bounds():
+def test_assumed_block_fits_tiles_and_launch_bounds():
     missing = ["--block, which the code never reads"]
     assert assumed_words(missing, SCALE, "scale", (1, 1), 64, {}) == ("--block 64",)
     assert assumed_words(missing, SCALE, "scale", (2, 2), 64, {}) == ("--block 8x8",)
+    assert assumed_words(missing, TRANSPOSE, "t", (2, 2), 1024, {}) == ("--block 32x8",)
 
 
 def test_message_names_the_wheel_of_a_missing_header(tmp_path, monkeypatch):
