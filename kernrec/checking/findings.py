@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from kernrec.kernel.cuda_signature import source_name
 from kernrec.kernel.expression import as_in_source
 from kernrec.ptx.execution.engine import RawFinding
 from kernrec.ptx.ir.operand import Address
@@ -208,7 +209,7 @@ class Describer:
         place = self.place(line) if line else Place(self._file, 0)
         coordinates = _COORDINATES.search(text)
         block, thread = coordinates.groups() if coordinates else ("", "")
-        text = _COORDINATES.sub(lambda pair: f"thread {pair[2]} of block {pair[1]} ", text)
+        text = readable(text)
         text = re.sub(r" near PTX line \d+| \(address 0x[0-9a-f]+\)", "", text)
         outside = OUTSIDE.search(text)
         memory, byte = (as_in_source(outside[3]), int(outside[2])) if outside else ("", None)
@@ -217,6 +218,12 @@ class Describer:
             memory, byte = before[2], -int(before[1])
         text = as_in_source(text)
         return Finding(kind, self.kernel, text, *place, block, thread, memory, byte)
+
+
+def readable(text: str) -> str:
+    """Return a message of the emulator with the source names of kernels, and with a thread before its block."""
+    text = re.sub(r"\b_Z\w+", lambda symbol: source_name(symbol[0]), text)
+    return _COORDINATES.sub(lambda pair: f"thread {pair[2]} of block {pair[1]} ", text)
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:

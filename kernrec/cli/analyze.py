@@ -130,6 +130,7 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
 
 def _analyze(wanted: AnalyzeOptions, processors: "Processors | None" = None) -> "Analysis":
     """Analyze one kernel on one GPU."""
+    from kernrec.checking.findings import readable
     from kernrec.compile.compiled import CompileError
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions, recorded_configs
@@ -167,8 +168,8 @@ def _analyze(wanted: AnalyzeOptions, processors: "Processors | None" = None) -> 
         if wanted.draft is not None and not wanted.measure and not isinstance(error, CompileError):
             if wanted.enlarge(str(error)):
                 return _analyze(wanted, processors)
-            if unset := next((note for note in notes if note.startswith("read as zero")), None):
-                raise type(error)(f"{error} ({unset})") from None
+            unset = next((f" ({note})" for note in notes if note.startswith("read as zero")), "")
+            raise type(error)(f"{readable(str(error))}{unset}") from None
         raise
 
 
@@ -246,6 +247,8 @@ def _print(wanted: AnalyzeOptions, analysis: "Analysis", as_json: bool | None) -
 
 
 def _counts(analysis: "Analysis") -> list[str]:
+    from kernrec.checking.findings import readable
+
     notes = [
         f"{counted(analysis.answer.candidates, 'config')}: {analysis.profiled} profiled now,"
         f" {analysis.cached} before, {len(analysis.failed)} failed, {analysis.analysis_s:.1f} s"
@@ -258,5 +261,5 @@ def _counts(analysis: "Analysis") -> list[str]:
             f" the best by {100 * MARGIN:.0f} % in time or energy; this was correct in {SEARCHES - WRONG} of {SEARCHES}"
             " test searches"
         )
-    counts = Counter(failure.message.split(": ", 1)[-1] for failure in analysis.failed)
+    counts = Counter(readable(failure.message.split(": ", 1)[-1]) for failure in analysis.failed)
     return notes + [f"{counted(count, 'config')} failed: {message}" for message, count in list(counts.items())[:5]]

@@ -166,6 +166,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     from kernrec.checking.check_launch import LaunchLimits, check_launch
     from kernrec.checking.findings import Describer
     from kernrec.gpu import find_gpu
+    from kernrec.kernel.cuda_signature import source_name
     from kernrec.kernel.source_files import line_origins
     from kernrec.profile.launch_arguments import read_arguments
     from kernrec.profile.ptx_kernel import file_launch
@@ -189,13 +190,14 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     )
     function, launch = inlined(made.module, made.launch.entry), made.launch
     origins = line_origins(path, flags.include) if path.suffix == ".cu" else []
-    describer = Describer(entry or launch.entry, function, SourceLines(made.ptx), origins, path.name)
+    name = entry or source_name(launch.entry)
+    describer = Describer(name, function, SourceLines(made.ptx), origins, path.name)
     limits = LaunchLimits(wanted.seconds, gpu.limits, made.resources.get(launch.entry))
     checked = check_launch(made.module, launch, describer, limits, frozenset(read.unwritten))
     if not checked.findings:
-        for name, file in targets.items():
-            np.save(file, read.buffers[name])
-    return {entry or launch.entry: _with_note(checked, made.unset)}
+        for buffer, file in targets.items():
+            np.save(file, read.buffers[buffer])
+    return {name: _with_note(checked, made.unset)}
 
 
 def _with_note(checked: "Checked", note: str) -> "Checked":

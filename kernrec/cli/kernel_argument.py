@@ -115,6 +115,7 @@ class AnalyzeOptions(options.Options):
 
         Raise `UsageError` if other assumed values may be wrong. `error` is the emulator's message.
         """
+        from kernrec.checking.findings import readable
         from kernrec.interop.assumed_words import enlarged_words, wrong_values
 
         draft = self.draft
@@ -126,7 +127,7 @@ class AnalyzeOptions(options.Options):
                 self.__dict__.pop(name, None)
             return True
         if wrong := wrong_values(draft, self.gpu, error):
-            raise wrong
+            raise UsageError(readable(str(wrong)))
         return False
 
 

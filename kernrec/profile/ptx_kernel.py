@@ -121,7 +121,9 @@ def file_launch(
     if len(passed) != len(parameters):
         expected = _descriptions(name, parameters, text)
         takes = f"takes {counted(len(parameters), 'argument')}, not {len(passed)}"
-        raise UsageError(f"kernel {name!r} {takes}; for example, with your own sizes and values: {expected}")
+        raise UsageError(
+            f"kernel {source_name(name)!r} {takes}; for example, with your own sizes and values: {expected}"
+        )
     if arguments.drawn:
         _cover_indexes(inlined(module, name), dict(zip((p.name for p in parameters), passed, strict=True)), arguments)
     launch = KernelLaunch(
@@ -194,9 +196,9 @@ def select_entry(module: Module, entry: str | None, path: Path) -> str:
         if not module.entries:
             raise UsageError(f"{path} has no kernel: expected at least one .entry")
         if len(module.entries) > 1:
-            names = ", ".join(module.entries)
+            names = [_name_in_source(each, module) for each in module.entries]
             raise UsageError(
-                f"{path} has {len(module.entries)} kernels ({names}): name one as in {path.name}:{module.entries[0]}"
+                f"{path} has {len(names)} kernels ({', '.join(names)}): name one as in {path.name}:{names[0]}"
             )
         return module.entries[0]
     if entry not in module.entries:
