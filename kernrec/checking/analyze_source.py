@@ -17,6 +17,7 @@ from kernrec import paths
 from kernrec.checking.check import check_descriptions, check_source, file_of
 from kernrec.checking.check_launch import program_launch
 from kernrec.checking.child_process import Limits, run_apart
+from kernrec.checking.findings import readable
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
@@ -237,13 +238,16 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
             break
         except KernrecError as error:
             if (larger := enlarged_words(words, made.draft, str(error))) is None:
-                raise wrong_values(made.draft, gpu.name, str(error)) or error from None
+                changed = wrong_values(made.draft, gpu.name, str(error)) or error
+                changed.args = (readable(str(changed)), *changed.args[1:])
+                raise changed from None
             words = larger
     # Include the file in the name, because other files may have a kernel with the same name.
     name = f"{path.name}:{made.kernel.name}"
     about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)
     explained = report(about, Context([database]), made.config)
-    notes = [*made.assumed, *([made.draft.unset] if made.draft.unset else [])]
+    other = f"run {made.draft.command(gpu.name)}, then: kernrec explain --kernel {name} --gpu {gpu.name}"
+    notes = [note.replace("add it to the command", other) for note in made.draft.notes]
     advice: list[LineAdvice] = []
     # Random integers reveal more about branches, but may be invalid as indices. So try zeros second.
     for zeros in (False, True):

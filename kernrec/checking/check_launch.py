@@ -243,7 +243,6 @@ class ProgramLaunch:
     launch: KernelLaunch
     describer: Describer
     limits: LaunchLimits
-    assumed: tuple[str, ...]
     draft: Draft
     kernel: Kernel
     config: dict[str, int]
@@ -293,8 +292,7 @@ def program_launch(
     describer = Describer(draft.entry, inlined(module, entry), SourceLines(compiled.ptx), origins, path.name)
     limits = LaunchLimits(seconds, gpu.limits, compiled.resources.get(entry))
     types = [tensor.dtype for tensor in problem.tensors.values()] + re.findall(r'"(f64) ', draft.text)
-    notes = (*draft.assumed, draft.note) if draft.note else draft.assumed
-    return ProgramLaunch(module, launch, describer, limits, notes, draft, kernel, config, "f64" in types)
+    return ProgramLaunch(module, launch, describer, limits, draft, kernel, config, "f64" in types)
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:

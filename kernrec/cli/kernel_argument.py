@@ -163,8 +163,7 @@ def _subject(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
             kernel = draft.kernel()
         except UsageError as error:
             raise UsageError(f"{error}; such as {draft.command(wanted.gpu)}") if draft.missing else error from None
-        notes = [draft.note, f"assumed: {'; '.join(draft.assumed)}" if draft.assumed else "", draft.unset]
-        return kernel, [note for note in notes if note], source.parent
+        return kernel, draft.notes, source.parent
     from kernrec.interop.t1 import load_spec
 
     return *load_spec(spec, source), spec.parent
@@ -198,9 +197,7 @@ def write_draft(wanted: AnalyzeOptions) -> None:
     draft: Draft = draft_spec(source, wanted.words, suggest=True)
     write_file(path, draft.text.encode())
     print(path)
-    notes = [f"assumed: {'; '.join(draft.assumed)}" if draft.assumed else "", draft.unset]
-    notes += [f'fill in each "?": {"; ".join(draft.missing)}'] if draft.missing else []
-    print_notes(note for note in notes if note)
+    print_notes([*draft.notes, *([f'fill in each "?": {"; ".join(draft.missing)}'] if draft.missing else [])])
 
 
 def _triton_kernel(path: Path, wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:

@@ -91,6 +91,12 @@ class Draft:
         values = ", ".join(self.chosen)
         return f"kernrec assumed {values}, which the file does not state; to change a value, add it to the command"
 
+    @property
+    def notes(self) -> list[str]:
+        """Notes on values that kernrec chose, on assumptions, and on variables without a value."""
+        assumed = f"assumed: {'; '.join(self.assumed)}" if self.assumed else ""
+        return [note for note in (self.note, assumed, self.unset) if note]
+
     def command(self, gpu: str) -> str:
         """Return a complete `kernrec analyze` command, with example values for missing parts."""
         words = [word if '"' in word or not re.search(r"[\[(*]", word) else f"'{word}'" for word in self.chosen]

@@ -85,6 +85,8 @@ def test_explain_assumes_sizes_missing_from_the_source_file(tmp_path, capsys):
     assert app.run(command) == 0
     printed = " ".join(capsys.readouterr().err.split())
     assert 'assumed x=f32[8388608], --grid "ceil(n/block_x)", n=1048576, which the file does not state' in printed
+    assert "then: kernrec explain --kernel scale.cu:scale --gpu a100" in printed
+    assert "note: assumed: blocks 64, 128, 256, 512" in printed
     # The launch accesses 21 MB, which fit in the 40 MB of an A100's L2.
     assert app.run([*command, "--l2", "warm"]) == 0
     assert "roofline: all data in L2" in capsys.readouterr().out
