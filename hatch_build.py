@@ -93,7 +93,8 @@ def compile_engine(root: Path, sources: list[Path], target: Path, stable_abi: bo
     """
     compiler = system_compiler()
     if compiler is None and importlib.util.find_spec("ziglang"):
-        compiler = [sys.executable, "-m", "ziglang", "c++"]
+        # Without `-mcpu`, zig compiles for the processor of this machine, and wheels would crash on others.
+        compiler = [sys.executable, "-m", "ziglang", "c++", "-mcpu=baseline"]
     if compiler is None:
         return "no C++ compiler; set CXX, or install the package ziglang"
     if not (spec := importlib.util.find_spec("nanobind")) or spec.origin is None:

@@ -194,15 +194,15 @@ void Costs::add(nb::tuple each, int64_t most) {
     using Places = Array<const int64_t, 1>;
     std::optional<Row<const int64_t>> given;
     Row<const int64_t> kept_rows;
-    if (!each[2].is_none()) given = Row<const int64_t>(nb::cast<Places>(each[2]));
+    if (!each[2].is_none()) given = Row<const int64_t>(nb::cast<Places>(each[2], false));
     std::optional<std::vector<int64_t>> able;
     if (!each[3].is_none()) {
-        const auto can = nb::cast<Array<const bool, 1>>(each[3]);
+        const auto can = nb::cast<Array<const bool, 1>>(each[3], false);
         require(int64_t(can.shape(0)) == part.kernel->space->count(), "able: expected one of each config");
         able = true_places(Row<const bool>(can));
     }
-    if (!each[4].is_none()) kept_rows = Row<const int64_t>(nb::cast<Places>(each[4]));
-    if (!each[5].is_none()) part.epilogues = nb::cast<Array<const double, 2>>(each[5]);
+    if (!each[4].is_none()) kept_rows = Row<const int64_t>(nb::cast<Places>(each[4], false));
+    if (!each[5].is_none()) part.epilogues = nb::cast<Array<const double, 2>>(each[5], false);
     const nb::list problems = nb::cast<nb::list>(each[1]);
     for (const nb::handle problem : problems) {
         const nb::tuple of = nb::cast<nb::tuple>(problem);

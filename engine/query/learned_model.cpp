@@ -37,7 +37,7 @@ LearnedModel::LearnedModel(nb::list layers, std::vector<bool> different_gpu, boo
     for (const nb::handle each : layers) {
         const nb::tuple parts = nb::cast<nb::tuple>(each);
         require(parts.size() == 5, "layers: expected five parts");
-        const Array<const float, 2> of_space = nb::cast<Array<const float, 2>>(parts[1]);
+        const Array<const float, 2> of_space = nb::cast<Array<const float, 2>>(parts[1], false);
         layers_.push_back({{parts[0], parts[1], parts[2], parts[3], parts[4]},
                            &nb::cast<const FeaturePlan&>(parts[0]),
                            Table<const float>(of_space),

@@ -124,7 +124,8 @@ class BackendTimes {
         const Row<const double> overheads(overheads_of), bounds = bound.row(Bound::kTotalS),
                                                          math = bound.row(Bound::kMathS);
         const Table<const double> features = bound.features();
-        require(count == more.sizes().columns && overheads.size == backends_, "bound: expected one of each point");
+        require(count == more.sizes().columns && overheads.size == backends_ && backends_ > 0,
+                "bound: expected one of each point, and a backend");
         std::vector<double> base, least;
         for (int64_t row = 0; row < backends_; row++)
             for (int64_t at = 0; at < count; at++) base.push_back(bounds[at] + overheads[row]);

@@ -89,9 +89,9 @@ Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference) 
     return {reference, std::max(std::log(reference.latency_s / best_s), 0.0), share, own * std::sqrt(share)};
 }
 
-Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<bool> is_default,
-                 nb::object others, nb::object fallback, std::vector<double> figures, Array<const double, 3> kinds,
-                 bool whole, nb::object measure_with)
+Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<double> highest_hz,
+                 std::vector<bool> is_default, nb::object others, nb::object fallback, std::vector<double> figures,
+                 Array<const double, 3> kinds, bool whole, nb::object measure_with)
     : kept_costs_(costs),
       others_(others),
       fallback_(fallback),
@@ -100,12 +100,14 @@ Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_
       count_(costs_->count()),
       points_(costs_->points()),
       limits_w_(std::move(limits_w)),
+      highest_hz_(std::move(highest_hz)),
       is_default_(std::move(is_default)),
       kept_figures_(std::move(figures)),
       whole_(whole) {
     problems_ = int64_t(kept_figures_.size()) / kFigures;
     figures_ = {kept_figures_.data(), problems_, kFigures, kFigures, 1};
-    require(points_ > 0 && int64_t(limits_w_.size()) == points_ && int64_t(is_default_.size()) == points_,
+    require(points_ > 0 && int64_t(limits_w_.size()) == points_ && int64_t(highest_hz_.size()) == points_ &&
+                int64_t(is_default_.size()) == points_,
             "points: expected a limit of each operating point");
     require(kernels.size() == costs_->parts().size() && kept_figures_.size() % kFigures == 0,
             "kernels: expected all kernels");
@@ -164,14 +166,18 @@ std::pair<std::vector<double>, std::vector<T>> Ranking::copied_costs(int64_t fir
     return copied;
 }
 
-nb::tuple Ranking::costs(int64_t first_point, int64_t end_point, int64_t first, int64_t end) const {
-    require(first_point >= 0 && first_point <= end_point && end_point <= points_ && first >= 0 && first <= end &&
-                end <= count_,
+nb::tuple Ranking::costs(int64_t problem, int64_t first_point, int64_t end_point, int64_t first, int64_t end) const {
+    require(problem >= 0 && problem < problems_ && first_point >= 0 && first_point <= end_point &&
+                end_point <= points_ && first >= 0 && first <= end && end <= count_,
             "costs: expected points and candidates");
     auto [values, kinds] = copied_costs<int32_t>(first_point, end_point, first, end);
     const size_t points = size_t(end_point - first_point), size = size_t(end - first);
+    std::vector<double> lows;
+    for (int64_t point = first_point; point < end_point; point++)
+        for (int64_t place = first; place < end; place++) lows.push_back(low_s(problem, point, place));
     return nb::make_tuple(numpy<double, 3>(std::move(values), {3, points, size}),
-                          numpy<int32_t, 3>(std::move(kinds), {2, points, size}));
+                          numpy<int32_t, 3>(std::move(kinds), {2, points, size}),
+                          numpy<double, 2>(std::move(lows), {points, size}));
 }
 
 void Ranking::add_kernel(nb::tuple each, size_t number) {
@@ -188,7 +194,7 @@ void Ranking::add_kernel(nb::tuple each, size_t number) {
         const nb::list by_point = nb::cast<nb::list>(each[3]);
         require(problems_ == 1 && int64_t(by_point.size()) == points_, "measured: expected one problem's positions");
         for (size_t point = 0; point < by_point.size(); point++) {
-            const Row<const int64_t> positions(nb::cast<Array<const int64_t, 1>>(by_point[point]));
+            const Row<const int64_t> positions(nb::cast<Array<const int64_t, 1>>(by_point[point], false));
             require(all_within(positions, 0, int64_t(kernel.part->rows.size())), "measured: expected candidates");
             kernel.measured[point] = copied(positions);
             kernel.most_measured = std::max(kernel.most_measured, positions.size);

@@ -102,9 +102,9 @@ class Ranking {
     // figures: rows `Figure` of each problem, (problems * kFigures).
     // kinds: `EstimateKind` of the analytical model, (2, 4, 1). whole: estimate all candidates at all points.
     // measure: Python function that applies measurements to the costs of a kernel.
-    Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<bool> is_default,
-            nb::object others, nb::object fallback, std::vector<double> figures, Array<const double, 3> kinds,
-            bool whole, nb::object measure);
+    Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<double> highest_hz,
+            std::vector<bool> is_default, nb::object others, nb::object fallback, std::vector<double> figures,
+            Array<const double, 3> kinds, bool whole, nb::object measure);
 
     // Selection of candidates: one problem, a range of kernels and a range of operating points.
     struct Part {
@@ -146,21 +146,15 @@ class Ranking {
     int64_t points() const { return points_; }
     // Return the costs according to the analytical model, (kCostRows, points, C).
     nb::object limited_array() const;
-    // Return latency, energy and power (3, P, N), and kinds of latency and energy (2, P, N), at a range of operating
-    // points, of the candidates from `first` to `end`. Candidates that were not estimated at a point are infinite
-    // there.
-    nb::tuple costs(int64_t first_point, int64_t end_point, int64_t first, int64_t end) const;
+    // Return latency, energy and power (3, P, N), kinds of latency and energy (2, P, N), and lower ends of latency
+    // (P, N) on a problem, at a range of operating points, of the candidates from `first` to `end`. Candidates that
+    // were not estimated at a point are infinite there.
+    nb::tuple costs(int64_t problem, int64_t first_point, int64_t end_point, int64_t first, int64_t end) const;
     std::vector<EstimateKind>& kinds() { return kinds_; }
     double* risk() { return risk_.data(); }
     // Return the `Shrinkage` of a kernel on a problem.
     nb::tuple shrinkage(size_t kernel, size_t problem) const;
     bool violated() const;
-    // Return the physical minimum time of a problem in seconds, at the boost clock.
-    double least_s(int64_t problem) const {
-        require(problem >= 0 && problem < problems_ && !kernels_.empty(), "problem: expected one of the ranking");
-        const double boost_hz = kernels_[0].part->kernel->launches[0]->device().clock_hz;
-        return maximum(figures_(problem, kLeastS), figures_(problem, kRoofClk) / boost_hz);
-    }
     // Return the violations of a problem (kernel -1), or of a kernel's corrected costs: numbers of refused and raised
     // candidates, the first refused time and its bound, and whether the analytical model replaced refused costs.
     nb::tuple violations(int64_t kernel, size_t problem) const;
@@ -209,6 +203,16 @@ class Ranking {
     int32_t& kind_at(int64_t quantity, int64_t estimate) { return kind_[size_t(quantity * estimates_ + estimate)]; }
     const double* figures(int64_t quantity, int64_t point, int64_t place) const {
         return kinds_[size_t(kind(quantity, point, place))].of[quantity];
+    }
+    // Return the lower end of a latency's interval. That of a prediction is not below the minimum time of the problem
+    // at the highest clock.
+    double low_s(int64_t problem, int64_t point, int64_t place) const {
+        const double latency = value(kSeconds, point, place);
+        const double* const of = figures(kSeconds, point, place);
+        if (of[EstimateKind::kSource] == kMeasured) return latency / of[EstimateKind::kBelow];
+        const double least_s =
+            maximum(figures_(problem, kLeastS), figures_(problem, kRoofClk) / highest_hz_[size_t(point)]);
+        return maximum(latency / of[EstimateKind::kBelow], minimum(least_s, latency));
     }
     // Return a cost of the analytical model, or infinity if the candidate was not estimated at the point.
     double limited(int64_t row, int64_t point, int64_t place) const {
@@ -263,7 +267,7 @@ class Ranking {
     nb::list kept_kernels_;
     Costs* costs_;
     int64_t count_, points_, problems_ = 0;
-    std::vector<double> limits_w_;
+    std::vector<double> limits_w_, highest_hz_;  // power limit and highest clock of each operating point
     std::vector<bool> is_default_;
     std::vector<double> kept_figures_;
     Table<const double> figures_;

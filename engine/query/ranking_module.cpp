@@ -43,10 +43,10 @@ void bind_rankings(nb::module_& module) {
     using BoundsTuple = std::tuple<int64_t, int64_t, double, double, int64_t>;
     const auto exact = [] { return nb::arg().noconvert(); };
     nb::class_<Ranking>(module, "Ranking")
-        .def(nb::init<nb::object, nb::list, std::vector<double>, std::vector<bool>, nb::object, nb::object,
-                      std::vector<double>, Array<const double, 3>, bool, nb::object>(),
-             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), exact(),
-             nb::arg(), nb::arg().none())
+        .def(nb::init<nb::object, nb::list, std::vector<double>, std::vector<double>, std::vector<bool>, nb::object,
+                      nb::object, std::vector<double>, Array<const double, 3>, bool, nb::object>(),
+             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+             exact(), nb::arg(), nb::arg().none())
         .def("costs", &Ranking::costs)
         .def_prop_ro("limited", &Ranking::limited_array)
         .def_prop_ro("kinds",
@@ -81,7 +81,6 @@ void bind_rankings(nb::module_& module) {
              [](const Ranking& self, const PartTuple& part, int64_t position, double most_slowdown,
                 double least_saved) { return self.saving(part_of(part), position, most_slowdown, least_saved); })
         .def_prop_ro("violated", &Ranking::violated)
-        .def("least_s", &Ranking::least_s)
         .def("shrinkage", &Ranking::shrinkage)
         .def("violations", &Ranking::violations)
         .def("row_kinds", &Ranking::row_kinds)

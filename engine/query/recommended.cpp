@@ -58,7 +58,8 @@ std::vector<Rank> ranks_of(const std::vector<Deciding>& deciding, const std::vec
 
 std::vector<Ranking::Segment> Ranking::segments(const Part& part) const {
     require(part.problem >= 0 && part.problem < problems_ && part.first_kernel >= 0 &&
-                part.end_kernel <= int64_t(kernels_.size()) && part.first_point >= 0 && part.end_point <= points_,
+                part.end_kernel <= int64_t(kernels_.size()) && part.first_point >= 0 &&
+                part.first_point < part.end_point && part.end_point <= points_,
             "part: expected a problem, kernels and points of the candidates");
     std::vector<Segment> result;
     for (int64_t number = part.first_kernel; number < part.end_kernel; number++) {
@@ -335,8 +336,8 @@ nb::tuple Ranking::described(const Pick& pick, const std::vector<Segment>& own, 
     const auto estimate = [&](int64_t quantity) {
         const double expected = value(quantity, point, located.place);
         const double* const of = figures(quantity, point, located.place);
-        const double least = quantity == kSeconds ? least_s(part.problem) : 0.0;
-        const double low = maximum(expected / of[EstimateKind::kBelow], minimum(least, expected));
+        const double low =
+            quantity == kSeconds ? low_s(part.problem, point, located.place) : expected / of[EstimateKind::kBelow];
         return nb::make_tuple(expected, low, expected * of[EstimateKind::kAbove],
                               sources[size_t(of[EstimateKind::kSource])], of[EstimateKind::kOwn]);
     };

@@ -270,6 +270,9 @@ class Problem:
     def __hash__(self) -> int:
         return self._hash
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_hash"}  # Hashes differ by process.
+
     @cached_property
     def _hash(self) -> int:
         return hash((self.op, self.dims, self.dtype, self.layout))

@@ -122,8 +122,8 @@ class KernelCandidates:
     def costs(self) -> Costs:
         """Expected costs of the candidates after all corrections, with arrays of shape (points, candidates)."""
         ranking, points, places = self._ranked.ranking, self._set.point_range, self._places
-        values, kind = ranking.costs(points.start, points.stop, places.start, places.stop)
-        return Costs(values, kind, ranking.kinds, ranking.least_s(self._problem))
+        values, kind, low_s = ranking.costs(self._problem, points.start, points.stop, places.start, places.stop)
+        return Costs(values, kind, ranking.kinds, low_s)
 
     @cached_property
     def limited(self) -> LimitedCosts:
@@ -221,8 +221,9 @@ class CandidateSet:
         parts = [kernel.costs for kernel in self.considered]
         if len(parts) == 1:
             return parts[0]
-        values, kind = (np.concatenate([getattr(each, name) for each in parts], axis=2) for name in ("values", "kind"))
-        return Costs(values, kind, self.ranked.ranking.kinds, self.ranked.ranking.least_s(self.number))
+        names = "values", "kind", "low_s"
+        values, kind, low_s = (np.concatenate([getattr(each, name) for each in parts], axis=-1) for name in names)
+        return Costs(values, kind, self.ranked.ranking.kinds, low_s)
 
     @property
     def latency_s(self) -> Array:

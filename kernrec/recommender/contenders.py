@@ -99,7 +99,7 @@ def contenders_of(
             keys.append(key)
     estimates = [getattr(candidates.costs.at(0), quantity) for quantity in objective.quantities]
     # Half-widths of 90 % intervals in logarithms: of the whole error, and of the part that other configs do not share.
-    widths = np.stack([np.stack([0.5 * np.log(each.high / each.low), each.own])[:, chosen] for each in estimates])
+    widths = np.stack([np.stack([each.half_width, each.own])[:, chosen] for each in estimates])
     deviation, own = np.sqrt(np.sum(np.square(widths), axis=0)) / DEVIATIONS
     inputs = _inputs(candidates, chosen) if with_inputs else None
     return ProblemContenders(candidates.problem, tuple(keys), np.log(value[chosen]), deviation, own, weight, inputs)

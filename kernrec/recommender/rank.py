@@ -13,6 +13,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.analytical.launch_costs import LimitedCosts
+from kernrec.model.analytical.power import PowerModel
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import ANALYTICAL, Costs, Rescaling, carried_over, with_measured
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, applies
@@ -138,11 +139,12 @@ class RankedSpace:
             references, of_problem = self._references_of(problem, learned)
             self._references.append(references)
             figures += of_problem
-        limits_w, default = _limits(self.gpu, points)
+        limits_w, highest_hz, default = _limits(self.gpu, points)
         self.ranking = query.Ranking(
             costs,
             in_engine,
             limits_w,
+            highest_hz,
             default,
             power.setting(points[1:]) if len(points) > 1 else None,
             None if default[0] else power.setting((DEFAULT_POINT,)),
@@ -212,8 +214,10 @@ class RankedSpace:
 
 
 @lru_cache
-def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], list[bool]]:
-    return [point.limit_w(gpu) for point in points], [point.is_default(gpu) for point in points]
+def _limits(gpu: GPU, points: tuple[OperatingPoint, ...]) -> tuple[list[float], list[float], list[bool]]:
+    """Return (power limit in watts, highest clock in hertz, whether it is the default) of each operating point."""
+    clocks = [point.clock_hz or PowerModel.for_gpu(gpu).running_hz for point in points]
+    return [point.limit_w(gpu) for point in points], clocks, [point.is_default(gpu) for point in points]
 
 
 _PHYSICS = -2

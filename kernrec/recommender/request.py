@@ -5,7 +5,7 @@ from dataclasses import field
 from enum import StrEnum
 from functools import lru_cache
 from numbers import Real
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -162,6 +162,9 @@ class Query:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_hash"}  # Hashes differ by process.
 
     @cached_property
     def _hash(self) -> int:

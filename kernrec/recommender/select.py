@@ -3,12 +3,12 @@
 Similar candidates differ in cost by less than half a percent. They have the same machine code or differ in one tunable.
 """
 
-from math import inf, isnan
+from math import inf, isinf, isnan
 from typing import Any, TypeVar
 
 import numpy as np
 
-from kernrec.errors import UsageError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.recommender.candidates import OBJECTIVES, CandidateSet, Picked
 from kernrec.recommender.request import Query
@@ -19,13 +19,16 @@ Bounds = tuple[int, int, float, float, int]
 """Bounds of a query for the engine: index of the objective, number of results, maximum power in watts, maximum slowdown
 as a fraction, and index of the only source (-1 for all)."""
 
+_MOST = 1 << 20
+"""Limit on the number of results, which exceeds the number of candidates."""
+
 
 def bounds_of(query: Query) -> Bounds:
     """Return the bounds of a query in the engine's form."""
     source = query.source if query.source in ("transferred", "learned", "measured") else ""
     return (
         OBJECTIVES.index(query.objective),
-        query.top,
+        min(query.top, _MOST),
         inf if query.max_power_w is None else float(query.max_power_w),
         inf if query.max_slowdown is None else float(query.max_slowdown),
         SOURCES.index(Source(source)) if source else -1,
@@ -75,10 +78,15 @@ def rows_of(
 
     Returns:
         The candidates, the kernel of the other kind, and latency (s) and energy (J) of the fastest candidate.
+
+    Raises:
+        KernrecError: no candidate has an estimate that the laws of physics allow.
     """
     ranking, bounds = candidates.ranked.ranking, bounds_of(query)
     rows = ranking.recommended(candidates.part, bounds, first, query.each_config, of_op, other_kind, SOURCES)
     picked: tuple[list[Row], list[Row], tuple[float, float]] = reachable(rows, query, candidates.gpu.name)
+    if isinf(picked[2][0]):
+        raise KernrecError(f"every predicted time of {candidates.problem.key} is impossible on {candidates.gpu.name}")
     return picked
 
 

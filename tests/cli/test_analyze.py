@@ -217,7 +217,7 @@ def test_analyze_refuses_an_existing_or_incomplete_spec(folder, run):
 
 @pytest.mark.parametrize(("arguments", "says"), [
     (("analyze", "scale.cu", "--gpu", "t4", *LAUNCH, "x=f32[n/2]"), "x"),
-    (("analyze", "copy.ptx", "--init"), "--init writes a spec only for .cu files"),
+    (("analyze", "copy.ptx", "--init"), "--init is for .cu files without --spec"),
 ])  # fmt: skip
 def test_missing_parts_of_a_spec_are_reported_in_one_line(folder, run, arguments, says):
     pytest.importorskip("cupy", reason="compiling needs CuPy")

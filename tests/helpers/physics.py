@@ -15,6 +15,7 @@ from random_queries import random_queries
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, find_gpu
+from kernrec.model.analytical.power import PowerModel
 from kernrec.op import Problem
 from kernrec.op.dtype import math_dtype
 from kernrec.op.registry import problem_from_key
@@ -101,10 +102,11 @@ def _of_row(row: Mapping[str, Any], problem: Problem | None, gpu: GPU, clock_hz:
     moved, shortest_s = max(problem.bytes - gpu.l2_bytes, 0), min(row["latency_interval_s"] or [seconds])
     if moved / shortest_s > gpu.memory_bandwidth * ROUNDING:
         yield f"bytes: {name} moves {moved / shortest_s:.3g} B/s of {gpu.memory_bandwidth:.3g}"
+    highest_hz = row["locked_clock_hz"] or PowerModel.for_gpu(gpu).running_hz
+    if problem.op not in SAVED and problem.flops / shortest_s > peak_at(gpu, problem.dtype, highest_hz) * ROUNDING:
+        yield f"interval: {name} reaches {problem.flops / shortest_s:.3g} FLOP/s at its lower end"
     if clock_hz is None:
-        from kernrec.model.analytical.power import PowerModel
-
-        clock_hz = row["locked_clock_hz"] or PowerModel.for_gpu(gpu).running_hz
+        clock_hz = highest_hz
         if problem.op in SAVED:
             return
     if (rate := problem.flops / seconds) > peak_at(gpu, problem.dtype, clock_hz) * ROUNDING:

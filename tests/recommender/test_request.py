@@ -1,11 +1,14 @@
 """Test requests, their operating points, and queries limited to one source."""
 
+import pickle
+
 import pytest
 
 import kernrec
 from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
-from kernrec.recommender import Objective, Query
+from kernrec.op import find_op
+from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.answer import NO_LOSS, WORTH_SAYING
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.request import CLOCKS, Request, clocks, lower_limits, objective_named, op_points
@@ -132,3 +135,19 @@ def test_python_and_command_line_accept_a_source(refuses):
 
 def test_source_name_of_release_0_1_0_is_refused_with_its_replacement(refuses):
     refuses(lambda former: Query(source=former), ["prior", "recorded"])
+
+
+def test_pickled_query_and_problem_contain_no_hash():
+    """Hashes of text differ between processes."""
+    for value in (Query(), find_op("softmax").problem("f16", rows=2, columns=3)):
+        hash(value)
+        copy = pickle.loads(pickle.dumps(value))
+        assert copy == value
+        assert "_hash" in vars(value)
+        assert "_hash" not in vars(copy)
+
+
+def test_largest_number_of_results_returns_all_configs():
+    query = Query(Objective.LATENCY, top=2**63, each_config=True)
+    answer = Recommender([]).recommend("transpose", "a100", "rows=1024,columns=1024", query=query)
+    assert 1 < len(answer.recommendations) <= answer.candidates

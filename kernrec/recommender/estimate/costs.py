@@ -68,8 +68,8 @@ class Estimates:
     Arrays have the shape (C,) for one operating point, or (points, C) for several.
     """
 
-    def __init__(self, value: Array, kind: Array, kinds: Array, least: float = 0.0) -> None:
-        self.value, self._least = value, least
+    def __init__(self, value: Array, kind: Array, kinds: Array, low: Array | None = None) -> None:
+        self.value, self._low = value, low
         self.kind = kind
         """Column of `kinds` that contains the interval and source of each estimate."""
         self.kinds = kinds
@@ -77,13 +77,18 @@ class Estimates:
 
     @cached_property
     def low(self) -> Array:
-        """Lower ends of the 90 % intervals, but at least the physical minimum `least`."""
-        return np.asarray(np.maximum(self.value / self.by_kind(_BELOW), np.minimum(self._least, self.value)))
+        """Lower ends of the 90 % intervals."""
+        return np.asarray(self.value / self.by_kind(_BELOW)) if self._low is None else self._low
 
     @cached_property
     def high(self) -> Array:
         """Upper ends of the 90 % intervals."""
         return np.asarray(self.value * self.by_kind(_ABOVE))
+
+    @property
+    def half_width(self) -> Array:
+        """Half-widths of the 90 % intervals in logarithms, without regard to physical limits."""
+        return np.asarray(0.5 * np.log(self.by_kind(_BELOW) * self.by_kind(_ABOVE)))
 
     @property
     def source(self) -> Array:
@@ -103,7 +108,7 @@ class Estimates:
         """Return the estimate of one candidate. The index is (candidate,) or (operating point, candidate)."""
         value = self.value.item(place)
         below, above, source, own = self.kinds[:, int(self.kind.item(place))].tolist()
-        low = max(value / below, min(self._least, value))
+        low = value / below if self._low is None else self._low.item(place)
         return Estimate(value, low, value * above, SOURCES[int(source)], own)
 
 
@@ -119,19 +124,20 @@ UNSTATED_ENERGY = 0.12
 class Costs:
     """Latency, energy and power of C candidates at one or more operating points, with intervals and sources."""
 
-    def __init__(self, values: Array, kind: Array, kinds: Array, least_s: float = 0.0) -> None:
+    def __init__(self, values: Array, kind: Array, kinds: Array, low_s: Array | None = None) -> None:
         self.values = values
         """Latency in seconds, energy in joules and mean power in watts, (3, C) or (3, points, C)."""
         self.kind = kind
         """Column of `kinds` for each latency and energy, (2, C) or (2, points, C)."""
         self.kinds = kinds
         """Intervals and sources of latency and energy, as returned by `kinds_of`, (2, 4, K)."""
-        self._least_s = least_s
+        self.low_s = low_s
+        """Lower ends of the latencies' intervals, (points, C), or None if they follow from `kinds`."""
 
     @property
     def latency(self) -> Estimates:
         """Latency in seconds."""
-        return Estimates(self.values[LATENCY], self.kind[LATENCY], self.kinds[LATENCY], self._least_s)
+        return Estimates(self.values[LATENCY], self.kind[LATENCY], self.kinds[LATENCY], self.low_s)
 
     @property
     def energy(self) -> Estimates:
@@ -144,7 +150,8 @@ class Costs:
         return np.asarray(self.values[POWER])
 
     def at(self, point: int | slice) -> "Costs":
-        return Costs(self.values[:, point], self.kind[:, point], self.kinds, self._least_s)
+        low_s = None if self.low_s is None else self.low_s[point]
+        return Costs(self.values[:, point], self.kind[:, point], self.kinds, low_s)
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
