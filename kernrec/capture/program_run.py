@@ -241,7 +241,7 @@ def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> Non
 
 
 def _check(program: str) -> None:
-    """Raise `UsageError` if a program cannot load the replacement libraries."""
+    """Raise `UsageError` if a program cannot run with kernrec's replacements for the CUDA libraries."""
     path = shutil.which(program)
     if path is None or (size := Path(path).stat().st_size) > _LARGEST_PROGRAM:
         return

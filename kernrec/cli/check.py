@@ -150,7 +150,7 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
 
 
 def _is_drafted(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether the user's arguments, if any, only complete a launch from host code or from assumptions."""
+    """Return whether to take launches from host code or assumptions. If so, the user's arguments only set variables."""
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import whole_source
 

@@ -177,7 +177,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Count the copies of each block in machine code. Also return the blocks whose copies could be counted."""
+        """Return the number of unrolled copies of each block, and the blocks whose copies could be counted."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):

@@ -185,7 +185,7 @@ def _library_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
 
 
 def _cuda_calls(torch: Any, simulated: GPU) -> dict[str, Any]:
-    """Return replacements for further functions of `torch.cuda`."""
+    """Return replacements for functions of `torch.cuda` that need a GPU."""
     total, properties = int(simulated.usable_bytes), torch_properties(simulated)
     results = {
         "_lazy_init": None, "_exchange_device": 0, "_maybe_exchange_device": 0, "_get_device_properties": properties,

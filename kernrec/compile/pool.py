@@ -146,7 +146,7 @@ def _groups(
 
 
 class _Worker:
-    """Compiling process with its jobs. It compiles the first job, or all jobs together."""
+    """Child process that compiles `jobs`."""
 
     def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
         self.connection, theirs = multiprocessing.Pipe()
@@ -163,6 +163,7 @@ class _Worker:
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
+        # Whether the process now compiles all jobs as a single PTX file, instead of only the first job
         self._together = False
 
     def give(self, jobs: list[CompileJob], timeout_s: float) -> None:

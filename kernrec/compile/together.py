@@ -164,7 +164,8 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         log = [under_old_name(text) for text in logs[1:] if copy in text]
         if len(ptx) != 1 or len(log) != 1 or list(resources := parse_resources(log[0])) != [kernel]:
             return None
-        # Dynamic shared memory of other jobs changes the alignment of static shared memory.
+        # Compile a job without dynamic shared memory separately if other jobs in the file use dynamic shared memory,
+        # because dynamic shared memory changes the alignment of static shared memory.
         alone = _EXTERN in whole.ptx and _EXTERN not in ptx[0]
         code = Compiled(under_old_name(ptx[0]), b"", resources, whole.compiler, log[0])
         results.append(None if alone else code)

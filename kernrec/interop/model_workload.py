@@ -231,7 +231,7 @@ class _Layers:
         yield self.linear("attention q_b_proj", heads * (sizes.plain + sizes.rope), into, count, "out", quantized=True)
         if self.decode:
             absorbed = {"op": "matmul", "count": count, "batch": heads, "m": 1, "split": ["batch"], "items": "m"}
-            # Number of weights in the next two matmuls
+            # Number of weights in the matmuls "absorbed k_b" and "absorbed v_b"
             self.absorbed = count * heads * sizes.keys * (sizes.plain + sizes.value)
             yield absorbed | {"name": "attention absorbed k_b", "n": sizes.keys, "k": sizes.plain}
             yield absorbed | {"name": "attention absorbed v_b", "n": sizes.value, "k": sizes.keys}

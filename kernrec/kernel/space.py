@@ -108,7 +108,6 @@ class Space:
                     place = place * len(digit) + position
                 else:
                     places[number] = place
-        # Rows are in ascending order of `_places`.
         rows = np.searchsorted(self._places, places)
         inside = rows < len(self)
         inside[inside] = self._places[rows[inside]] == places[inside]
@@ -220,5 +219,5 @@ class ProblemSpace:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Return the rows of the configs that can run on this problem, as int64."""
+        """Return the indices of the configs that can run on this problem, as ascending int64."""
         return np.flatnonzero(self.valid)

@@ -85,7 +85,7 @@ class TensorValues:
 
     @property
     def indexed(self) -> dict[str, str]:
-        """Return the number of elements per index, keyed by the tensor into which the values point."""
+        """Return how many elements an index step skips, keyed by the name of the indexed tensor."""
         parts = (part.strip().partition(" ") for part in self.text.split(","))
         return {name: step.strip() or "1" for name, _, step in parts}
 

@@ -43,7 +43,7 @@ class Table:
     """TOML table that rejects keys which nothing reads."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Wrap the table `data`. `place` is the table's name in messages. Names in expressions are added to `named`."""
+        """Wrap `data`. Messages call the table `place`. Parsing an expression adds its names to `named`."""
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -99,11 +99,9 @@ class Table:
     def items(
         self, key: str, texts: Sequence[Any], names: Collection[str], noun: str = "name"
     ) -> tuple[Expression, ...]:
-        """Parse the expressions in a list under a key."""
         return tuple(self.parsed(f"{key}[{i}]", text, names, noun) for i, text in enumerate(texts))
 
     def tables(self, key: str, expected: str, default: Any = _REQUIRED) -> "list[Table]":
-        """Return the tables in a list under a key."""
         return [self.inner(f"{key}[{i}]", data) for i, data in enumerate(self.take(key, list, expected, default))]
 
     def expression(self, key: str, names: Collection[str], default: Any = _REQUIRED) -> Expression:
@@ -180,13 +178,11 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return, for each column, the index in `values` of each row's number, as an int64 array of shape (rows,).
-
-        The rows are sorted by the indices of the tunables.
-        """
+        """Return the index of each row's value in a column's `values`, int64 of shape (rows,), keyed by column."""
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}
+        # Sort the rows by the indices of the tunables.
         order = np.lexsort([digits[name] for name in reversed(self.tunables)])
         return {name: digit[order] for name, digit in digits.items()}
 

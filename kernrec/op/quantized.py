@@ -19,7 +19,7 @@ _SPREAD = {"f8e4m3": SPREAD_8BIT, "i8": SPREAD_8BIT, "i4": 3.0, "f4e2m1": 2.0}
 
 
 def format_number(dtype: str) -> dict[str, int]:
-    """Return the derived dimension `format`, a number for each quantized dtype. Return {} for all other dtypes."""
+    """Return {"format": number that identifies the dtype} for a quantized dtype, or {} for all other dtypes."""
     return {"format": _NUMBERS[dtype]} if dtype in _NUMBERS else {}
 
 

@@ -99,7 +99,7 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
 
 
 def default_dims(kernel: Kernel) -> dict[str, int]:
-    """Return the initial dimensions of a kernel on the page."""
+    """Return the dimensions of the problem that the web page shows before the user enters dimensions."""
     if kernel.declares_problem:
         return {dim.name: int(dim.default or 1) for dim in kernel.definition.dims}
     return default_workload(kernel.definition).layers_of(kernel.definition.name)[0].problem.dim
@@ -145,9 +145,10 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     """Return a point for each config at each operating point, with the Pareto front and the measurements.
 
     Returns:
-        Plain values. `points` has one list per column. The columns `kernel`, `point`, `source` and `bottleneck` are
-            indices in `kernels`, `operating_points`, `sources` and `bottlenecks`. The column `config` is an index in
-            the kernel's `values` in `configs`. `front` has the indices of the points on the front, fastest first.
+        Plain values. `points` has a list for each column, with one item per point. Items of `kernel`, `point`, `source`
+            and `bottleneck` are indices in `kernels`, `operating_points`, `sources` and `bottlenecks`. An item of
+            `config` is an index in `configs[kernel]["values"]`. `front` has the indices of the points on the
+            front, fastest first.
             `measured` has the provenance of measured points, keyed by index. If no kernel runs the problem, `no_kernel`
             is the reason and `baselines` has the costs of backends, but there are no points.
 

@@ -79,7 +79,6 @@ def lines_between(sectors: Array) -> Array:
 
 
 def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
-    """Yield `reuse.<KiB>` and `reuse.wait.<KiB>` of a block."""
     loads = trace.is_read
     if not loads.any():
         return
@@ -128,8 +127,8 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 def _broken(own: Array, other: Array) -> int:
     """Return the number of contiguous runs of sectors in `own` that `other` does not continue."""
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
-    # Side 1: `other` continues a run if it accesses the run's last sector or the next one. Side -1: `other` continues a
-    # run if it accesses the run's first sector or the previous one.
+    # A run is a series of adjacent sectors. Side 1 counts the ends of runs, and side -1 the starts. `other` continues a
+    # run if `other` accesses the outermost sector on this side or the sector beyond.
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 

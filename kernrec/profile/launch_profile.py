@@ -52,7 +52,7 @@ class Profile:
 
 
 def determined(terms: Sequence[Terms]) -> bool:
-    """Return whether launches with the numbers of blocks and loop iterations in `terms` determine all coefficients."""
+    """Return whether probes with these numbers of blocks and loop iterations are enough for `fit_profile`."""
     return int(np.linalg.matrix_rank(_design(terms))) == len(terms[0])
 
 

@@ -48,7 +48,7 @@ def repeated(values: np.ndarray, count: int) -> np.ndarray:
         start = mapped(None, size, _ANONYMOUS | _NO_RESERVE, -1)
         memory = (ctypes.c_char * size).from_address(start)
         weakref.finalize(memory, library.munmap, start, size)
-        # Linux copies a page of a private mapping on the first write, so all other repetitions share memory.
+        # Map the file repeatedly. All mappings share memory until a write, when Linux copies only the written page.
         for offset in range(0, size, values.nbytes):
             mapped(start + offset, min(values.nbytes, size - offset), _FIXED | _NO_RESERVE, file)
     finally:

@@ -221,7 +221,7 @@ class _CallReader:
     def descriptor(
         self, place: str, value: Mapping[str, Any], shape: Sequence[int], strides: Sequence[int] | None
     ) -> dict[str, Any]:
-        """Return the spec's table for a tensor descriptor. Its block may use constants of a config."""
+        """Return a tensor descriptor as a spec declares it. The config may decide the lengths of the block's axes."""
         block = value["block"]
         if not isinstance(block, list) or len(block) != len(shape):
             raise UsageError(f"{place}: block {block!r:.60}: expected {len(shape)} numbers or constants, one per axis")
@@ -243,7 +243,7 @@ class _CallReader:
     def configs(
         self, configs: Sequence[Mapping[str, Any]]
     ) -> tuple[list[str], list[list[int]], dict[str, dict[str, Any]]]:
-        """Return the columns, rows and tunables of the spec's configs. Non-integer constants go to `defines`."""
+        """Return (names of columns, rows, tunables) for a spec's table of configs."""
         always = ("num_warps", "num_stages", *self.options)
         options = [name for name in OPTIONS if name in always or any(name in c["options"] for c in configs)]
         constants = [name for name in configs[0]["constants"] if name not in options]
@@ -254,6 +254,7 @@ class _CallReader:
             if any(not isinstance(value, int) for value in values[name]):
                 if any(value != values[name][0] for value in values[name]):
                     raise UsageError(f"{self.call.place}: {name}: values that differ between configs must be integers")
+                # A tunable must be an integer, so define other constants in the source.
                 self.defines[name] = _literal(values.pop(name)[0])
         tunables = {
             self.name(name): {"values": sorted({int(value) for value in values[name]}), "define": name}

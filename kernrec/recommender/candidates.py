@@ -242,7 +242,7 @@ class CandidateSet:
 
     @cached_property
     def fastest(self) -> int:
-        """Index of the candidate with the lowest latency times `risk`, at the first operating point."""
+        """Index of the candidate with the lowest latency times `risk`, a factor for uncertainty, at the first point."""
         position: int = self.ranked.ranking.fastest(self.part)
         return position
 

@@ -59,7 +59,7 @@ class RankedKernel:
         forms: problems, converted to the kernel's op.
         costs: the engine's `Costs` of all kernels.
         number: index of the kernel in `costs`.
-        counted: values of `starts`, `heuristics` and `counts`.
+        counted: index of the first config, index of the occupancy heuristic's config, and number of configs.
         column: index of the kernel's first config among the configs of all kernels.
         measured: measured rows at each operating point.
         learned: trained model or None, and whether it was trained on recordings of this kernel on this GPU.

@@ -323,8 +323,8 @@ class Answer(JsonForm):
     def leading_baseline(self) -> "Baseline | None":
         """Best baseline that ranks before the top recommendation, or None if there is none.
 
-        A baseline ranks before the recommendation if the baseline costs less. For a baseline from recordings on this
-        GPU, first multiply the cost of the recommendation by `unsure`, unless the objective is `energy`.
+        Usually the lower cost ranks first. But the factor `unsure` (above 1 for uncertain predictions) multiplies the
+        recommendation's cost if the baseline was recorded on this GPU and the objective is not `energy`.
         """
         if not self.recommendations:
             return None

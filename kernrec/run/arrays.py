@@ -103,7 +103,7 @@ class TorchReader:
         return int(array.get_device())
 
     def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
-        """Return (key, address of the array). The key contains all other facts about the array, the device first."""
+        """Return (hashable facts about the array, its address). The first fact is the number of the device."""
         address: int = array.data_ptr()
         gradients = array.requires_grad and self._gradients()
         here = array.get_device()

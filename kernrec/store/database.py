@@ -360,7 +360,7 @@ class _ReplacedError(UsageError):
 
 def _check_opened(path: Path, state: str, read_only: bool) -> None:
     now = file_state(path)
-    # Opening a file for writing applies its DuckDB log, which changes everything in the state except the inode.
+    # Opening for writing applies DuckDB's log, which changes the file's size and time. Then compare only the inode.
     exact = read_only or state.endswith("\n")
     if state and (inode_of(now) != inode_of(state) or not has_open(state) or (exact and now != state)):
         raise _ReplacedError(f"{path} was replaced while it was opened")

@@ -132,8 +132,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # An optional column that is NULL must be left out: `||` then returns NULL, which `concat` skips.
-        # A required column is never NULL, so use only `concat`, which is faster than `||`.
+        # With `||`, a NULL value makes the name, value and comma NULL, and `concat` omits them. Required columns are
+        # never NULL, so pass their parts to `concat`, which is faster.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]

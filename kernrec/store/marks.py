@@ -31,7 +31,7 @@ Faults = Mapping[str, Mapping[str, Sequence[str]]]
 
 @dataclass(frozen=True)
 class Mark:
-    """Result of the last check or write of a database file."""
+    """Record of the last check or write of a database file, so that only a changed file is checked again."""
 
     state: str
     """Result of `file_state` at the last check or write, or empty if there was none."""

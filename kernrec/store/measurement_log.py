@@ -139,8 +139,8 @@ _OTHERS = """
     WHERE outcome = 'ok' AND merged AND NOT replayed
 """
 
-# Skip quarantined rows, which say nothing about the config. Skip `constraint`, because the search space already
-# excludes configs that cannot be launched.
+# Skip quarantined rows, which say nothing about the config. Skip the outcome `constraint`, because the search
+# space already excludes configs that cannot be launched.
 _FAILED = "outcome IN ('compile', 'timeout', 'crash', 'incorrect')"
 
 # Date a failure in a replayed recording to 1970, so that any successful run supersedes it.

@@ -1,13 +1,13 @@
-"""Cache everything that queries read from a database in a memory-mapped file, the query file.
+"""Cache everything that queries read from a database in a memory-mapped cache file.
 
-Importing DuckDB and opening a database takes longer than the rest of a query. The query file holds the measured costs
+Importing DuckDB and opening a database takes longer than the rest of a query. The cache file holds the measured costs
 and failures for each GPU and problem, the static profiles, and the analyzed kernels.
 
 An entry may be empty at first, because deriving all entries from 1,000,000 rows takes several seconds. The first query
 that needs an empty entry derives it. The file is written again if the database has changed or the file is damaged. If
 no file can be written, the entries stay in memory.
 
-The query file of the user's own database is called `NAME.query` and is beside the database. The query files of all
+The cache file of the user's own database is called `NAME.query` and is beside the database. The cache files of all
 other databases are in the cache folder.
 """
 
@@ -65,12 +65,12 @@ _KERNELS, _ENDS, _NAMES = ("kernels",), ("ends",), ("names",)
 
 
 class QueryFile:
-    """Content of a query file, the cache of a database. Methods raise `ValueError` if an entry is damaged.
+    """Content of the cache file of a database. Methods raise `ValueError` if an entry is damaged.
 
     Args:
         data: Content of the file, mapped into memory.
         fill: Function that computes an empty entry. The function receives this object and the entry's name, and returns
-            the content of a new query file.
+            the content of a new cache file.
 
     Raises:
         ValueError: The index is damaged.
@@ -94,7 +94,7 @@ class QueryFile:
 
     @property
     def ends(self) -> list[str]:
-        """Lowest and highest key of all measurements, or empty if there are no measurements."""
+        """Lowest and highest measurement ID in the database, or empty if there are no measurements."""
         entry = self._entry(_ENDS)
         return [] if entry is None else [end for end in entry[0]["ends"] if end is not None]
 
@@ -134,7 +134,7 @@ class QueryFile:
         return self._data[start:stop]
 
     def with_entries(self, contents: Iterable[tuple[_Name, bytes]]) -> Iterator[bytes]:
-        """Yield a new query file in pieces: the entries of this file and the (name, bytes) pairs in `contents`."""
+        """Yield the bytes of a new cache file, which has the entries of this file and of `contents`."""
         starts, stops = (column.copy() for column in self._bytes)
         yield self._data[: (offset := self._entries_end)]
         for name, content in contents:
@@ -154,11 +154,11 @@ class QueryFile:
 
 
 def query_file(path: Path, open_database: "Opener", anew: bool = False) -> QueryFile:
-    """Return the query file, the cache of a database. Write the file again if it is outdated.
+    """Return the cache file of a database. Write the file again if it is outdated.
 
     Args:
         open_database: The function `Database.open`.
-        anew: Whether to write the query file again in any case, because it is damaged.
+        anew: Whether to write the cache file again in any case, because it is damaged.
 
     Raises:
         UsageError: The database cannot be read.
@@ -176,23 +176,23 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
 
 
 def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
-    """Update the query file, the cache of a database, after rows were added or removed. Ignore errors, because the next
-    query updates the file, too.
+    """Update the cache file of a database after rows were added or removed.
 
     Args:
-        create: Whether to write a query file even if the database has none yet.
+        create: Whether to write a cache file even if the database has none yet.
     """
+    # Ignore errors, because the next query updates the file, too.
     with suppress(UsageError, OSError):
         if (create or _place(path, Mark("", True)).exists()) and not is_open(path):
             query_file(path, open_database)
 
 
 def wrong_entries(path: Path, open_database: "Opener") -> int:
-    """Count the entries of a query file that do not match the database. Delete the query file if there are any."""
+    """Count the wrong entries in the cache file of a database. Delete the cache file if there are any."""
     mark = read_mark(path)
     stored = _stored(path, mark)
     if stored is None or not mark.holds(file_state(path)) or stored.made_of != _made_of(path, mark):
-        return 0  # Queries do not use a missing or outdated query file.
+        return 0  # Queries do not use a missing or outdated cache file.
     with open_database(path) as database:
         true = QueryFile(b"".join(_empty(database, stored.made_of)))
         filled = {name: content for name in true.row_counts() if (content := stored.content(name))}
@@ -220,7 +220,7 @@ def _stored(path: Path, mark: Mark, fill: _Fill | None = None) -> QueryFile | No
 
 
 def _made_of(path: Path, mark: Mark) -> list[str]:
-    """Return texts that identify the inputs of a query file: the SQL queries, and the owner, state and faulty rows of
+    """Return texts that identify the inputs of a cache file: the SQL queries, and the owner, state and faulty rows of
     the database."""
     own, faults = is_own(path, mark), json.dumps(mark.faults, sort_keys=True)
     return [_rule(), str(_is_pulled(path)), str(own), mark.state, sha256(faults.encode()).hexdigest()]
@@ -244,7 +244,7 @@ _ENDS_PER_ROW = 10
 
 
 def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _Name | None) -> bytes | mmap.mmap:
-    """Write the query file (the cache of a database) with the entry `name` filled in, and return the file's content."""
+    """Write the cache file of a database with the entry `name` filled in, and return the file's content."""
     opened = is_open(path)
     with open_database(path) as database:
         mark = database.mark or read_mark(path)
@@ -257,7 +257,7 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
 
         if not opened:  # This process has the database open and may still change it, so write no file.
             with suppress(OSError, ValueError):  # The disk may be full, or the folder not writable.
-                mode = path.stat().st_mode & 0o666  # Everybody who can read the database may read its query file.
+                mode = path.stat().st_mode & 0o666  # Everybody who can read the database may read its cache file.
                 place = _place(path, mark)
                 write_whole(place, lambda output: output.writelines(parts()), shared=True, mode=mode)
                 return mapped(place)
@@ -265,7 +265,7 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
 
 
 def _empty(database: "DatabaseQueries", made_of: list[str]) -> Iterator[bytes]:
-    """Yield a new query file (cache) in pieces. Only the entries `_KERNELS` and `_NAMES` have content."""
+    """Yield a new cache file in pieces. Only the entries `_KERNELS` and `_NAMES` have content."""
     ((measurements, retracted),) = database.query(_MEASUREMENTS)
     counts: list[tuple[Sequence[str], int]] = [(_ENDS, measurements // _ENDS_PER_ROW)]
     counts += [(name, count) for query in (_LOGS, _PROFILES) for *name, count in database.query(query)]

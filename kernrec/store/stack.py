@@ -122,7 +122,7 @@ class Stack:
         return sum(file.measurements for path, file in self._files.items() if path != self._pulled)
 
     def mark(self) -> str:
-        """Return a hash of the lowest and highest measurement key, which distinguishes databases of equal size."""
+        """Return a hash of the lowest and highest measurement ID, which distinguishes databases of equal size."""
         self._refresh()
         each_ends = self._of_each(lambda path, file: [] if path == self._pulled else file.ends)
         ends = [end for some in each_ends for end in some]
@@ -134,7 +134,7 @@ class Stack:
 
 
 def _open(path: Path) -> "Database":
-    from kernrec.store.database import Database  # Import late, because most queries read only query files.
+    from kernrec.store.database import Database  # Import late, because most queries read only cache files.
 
     return Database.open(path)
 

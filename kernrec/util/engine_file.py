@@ -19,7 +19,7 @@ _SUFFIX = ".abi3.so" if STABLE_ABI else importlib.machinery.EXTENSION_SUFFIXES[0
 
 
 def sources(root: Path) -> list[Path]:
-    """Return the engine's C++ files in a checkout. An installed package has none."""
+    """Return the C++ source files in the folder `engine`, which an installed package does not have."""
     return sorted(path for path in (root / "engine").rglob("*") if path.suffix in (".cpp", ".h"))
 
 

@@ -49,7 +49,7 @@ def check_takes_rows(database: Path) -> None:
 
 def ingest(journal: Journal, note: Callable[[str], None] = lambda text: None, ended_only: bool = False) -> int:
     """Move a journal's measurements to its database, and return the number of new rows. If `ended_only` is
-    True, skip blocks that have not ended.
+    True, skip blocks of measurements that are still running.
 
     Invalid records are appended to `<journal>.damaged`, and `note` receives a message. If the database cannot store the
     measurements, raise `UsageError`, and leave the measurements in the journal.

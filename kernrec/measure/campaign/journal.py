@@ -103,7 +103,8 @@ class Journal:
     def batch(self, most: int, ended_only: bool = False) -> tuple[list[int], list[dict[str, Any]]]:
         """Return (IDs for `delete`, records) of at most `most` measurements, oldest first.
 
-        The records also include the ends of blocks. If `ended_only` is True, skip blocks that have not ended.
+        The records also include one record for each block of measurements that has ended. If `ended_only` is True, skip
+        measurements in blocks that are still running.
         """
         ended = f" AND EXISTS (SELECT 1 FROM record other WHERE NOT other.measured AND {_SAME_BLOCK})"
         rows = self._query(

@@ -84,7 +84,7 @@ QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "betwe
 - `port`: Busy clock cycles of the port that shared memory and L1 have in common (NVIDIA's whitepapers since Volta).
 - `sectors`: Number of 32-byte sectors that are requested from L2.
 - `barriers`: Number of barriers at which all warps of the block wait.
-- `core_j`: Energy of core events in joules at nominal voltage.
+- `core_j`: Dynamic energy of the core in joules at nominal voltage.
 - `between`: Clocks of the float arithmetic that warps do between their tensor instructions, such as the softmax of
   attention. The tensor core idles during this arithmetic unless another warp uses the tensor core (FlashAttention-3,
   arXiv 2407.08608, section 3.1).
@@ -207,7 +207,7 @@ class _Counts:
 
     @property
     def stretches(self) -> list["_Counts"]:
-        """Return separate counts of warp instructions for each stretch (consecutive part of the code)."""
+        """Return separate counts of warp instructions for each consecutive part of the code."""
         by_number: dict[str, dict[str, Floats]] = {}
         for metric, column in self.column.items():
             if metric.startswith("stretch."):
@@ -239,12 +239,12 @@ def _in_turn_clk(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Float
     total = {pipe: np.maximum(sum(use[pipe] for use in uses), _LEAST) for pipe in uses[0]}
     clk = counts.zeros
     for use in uses:
-        # Divide each pipe's clocks among the stretches in proportion to their instructions for the pipe.
+        # Divide each pipe's clocks among the parts of the code in proportion to the parts' instructions.
         own = {pipe: clocks[pipe] * (used / total[pipe]) for pipe, used in use.items()}
         port = sum((own.pop(part) for part in ("L1", *_SHARED_KINDS)), counts.zeros)
         clk = clk + smooth_max(np.stack([*own.values(), port]))
-    # In kernels with tensor cores or asynchronous copies, stretches overlap. No recording shows by how much, so ignore
-    # the time of separate stretches.
+    # In kernels with tensor cores or asynchronous copies, consecutive parts of the code overlap. No recording shows by
+    # how much, so assume that the parts take no extra time.
     ahead = (rows["tensor"] + counts.classes("cp_async") + counts.total("bulk.shared_write_bytes")).any(axis=0)
     return np.where(ahead, 0.0, clk)
 

@@ -20,7 +20,7 @@ class NominalCosts:
     """Seconds of DRAM time. DRAM time does not depend on the core clock."""
     fixed_s: Floats | float
     core_j: Floats | float
-    """Energy in joules of core events at nominal voltage, without the clock tree."""
+    """Dynamic energy of the core in joules at nominal voltage, without the clock tree."""
     dram_j: Floats | float
 
     def columns(self) -> Floats:
@@ -46,7 +46,7 @@ class LimitedCosts(NamedTuple):
     static_j: Floats
     """Energy in joules of the board, memory standby and leakage."""
     core_j: Floats
-    """Energy in joules of core events and the clock tree, at the voltage that `clock_hz` needs."""
+    """Energy in joules of the core's work and the clock tree, at the voltage that `clock_hz` needs."""
     regime: Floats
     """Bottleneck of each launch: 0 core, 1 DRAM, 2 launch overhead, 3 power limit (engine/query/power_limit.cpp)."""
     dram_j: Floats

@@ -122,7 +122,7 @@ class LaunchTime(NamedTuple):
     dram_s: Floats
     """Seconds of DRAM time. DRAM time does not depend on the core clock."""
     core_j: Floats
-    """Energy in joules of all core events at nominal voltage."""
+    """Dynamic energy of the core in joules at nominal voltage."""
     busy_s: Floats
     """Seconds that the pipes are busy."""
     latency_s: Floats

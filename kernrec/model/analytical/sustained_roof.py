@@ -42,7 +42,7 @@ def ideal_launch(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
     """Return the rates and energies of an ideal launch on a GPU."""
     power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, dtype)
-    # Count only the traffic if the time for arithmetic has no lower bound.
+    # If the maximum rate of the op's arithmetic is unknown, count only the memory traffic.
     if op not in _ROOFED or not peak:
         peak, joules = inf, 0.0
     return IdealLaunch(peak, joules, gpu.l2_bytes, gpu.memory_bandwidth, power.event_j("dram.bytes"))

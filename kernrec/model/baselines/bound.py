@@ -35,7 +35,7 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 BESIDE_ARITHMETIC = {True: 1.59, False: 1.27}
-"""Energy of all core events divided by the energy of the arithmetic, in large matmuls with tensor cores (True) and
+"""Dynamic energy of the core divided by the energy of the arithmetic, in large matmuls with tensor cores (True) and
 without tensor cores (False). The values are medians of ten GPUs."""
 _FLOPS = 2.0 * 8192.0**3
 

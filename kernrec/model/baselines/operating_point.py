@@ -4,8 +4,8 @@ The predicted time is split in proportion to the parts of the roofline. Arithmet
 and the start of a launch do not. `PowerModel.apply_power_limit` computes time and power of a launch with these parts at
 both operating points. The prediction is multiplied by the ratios of both results.
 
-All backends share one energy of core events for a problem: the median of their energies without static power and DRAM.
-`_core_energy` keeps this median within limits.
+All backends share one dynamic energy of the core for a problem: the median of their energies without static power and
+DRAM. `_core_energy` keeps this median within limits.
 """
 
 from collections.abc import Iterable
@@ -60,7 +60,7 @@ def at_point(
 
     Args:
         predictions: Predictions for the default power limit and an unlocked clock. Pass all predictions that will be
-            compared, because they share the energy of core events.
+            compared, because all backends get the same estimate of the core's energy (`_core_energy`).
         point: Power limit and clock.
         problem: Problem of the predictions, or None if unknown. The problem determines the minimum time.
     """
@@ -155,12 +155,12 @@ def _launch(prediction: "BaselinePrediction", core_j: float, gpu: GPU, power: Po
 def _core_energy(
     predictions: "Iterable[BaselinePrediction]", gpu: GPU, power: PowerModel, problem: Problem | None
 ) -> float:
-    """Return the energy of a problem's core events in joules at nominal voltage."""
+    """Return the dynamic energy of the core (GPU without DRAM) for a problem, in joules at nominal voltage."""
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # Below `least_hz`, the arithmetic would take longer than the call. Lower clocks leave more power for core
-        # events, so `least_hz` yields the largest possible energy.
+        # Below `least_hz`, the arithmetic would take longer than the call. At `least_hz`, idle power is lowest, so the
+        # core's work gets the largest possible part of the energy.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _core_energy_in_call(each, gpu.tdp_w, least_hz, gpu))

@@ -152,7 +152,7 @@ class SetModel:
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a problem has an unrecorded size in a dimension of `RecordedSet.grid`."""
-        # If a matmul set has no grid, rows that are not multiples of 16 bytes in 16-bit types count as unrecorded.
+        # Libraries run other kernels for unaligned rows (no multiple of 8 elements), so count these rows as unrecorded.
         if not self._grid and self.recorded.case == "product":
             return bool(sizes["n"] % 8 or sizes["k"] % 8)
         return any(sizes[name] not in recorded for name, recorded in self._grid)

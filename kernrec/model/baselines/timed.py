@@ -89,11 +89,11 @@ class Kind:
 
     @cached_property
     def on_gpu(self) -> bool:
-        """Return whether the set contains the GPU."""
+        """Return whether `chosen` has recordings on the GPU."""
         return self.gpu.name in self.chosen.recorded.gpus
 
     def backends_for(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the backends whose time the set can predict for a problem on the GPU."""
+        """Return the backends for which `chosen` can predict the time of a problem on the GPU."""
         kind = self._recorded_dtype if self._kind is None else self._kind(self._recorded_dtype, sizes)
         if (backends := self._backends_for.get(kind)) is None:
             backends = self._backends_for[kind] = tuple(self._with_recordings(kind))
@@ -158,7 +158,7 @@ class Kind:
 
     @cached_property
     def alike(self) -> float:
-        """Return the logarithmic factor that widens intervals for unrecorded data types and layouts, or 0."""
+        """Return the log of a factor that widens intervals if only other data types or layouts were recorded, or 0."""
         recorded = self.chosen.recorded
         exactly = self.dtype in recorded.dtypes and self.layout in recorded.layouts
         return 0.0 if exactly else recorded.alike_width
@@ -267,19 +267,19 @@ class Timed:
 
     @cached_property
     def seconds(self) -> Array:
-        """Seconds that the recorder would measure for each backend and problem, (S, N)."""
+        """Seconds that the recorder would measure for each backend and problem, (backends, N)."""
         return np.asarray(self.in_engine.seconds.T)
 
     @cached_property
     def bound(self) -> Bound:
-        """Return the bound of the N problems, with times of arithmetic at the data sheet's rate."""
+        """Return lower bounds on the times of the N problems. Arithmetic runs at the data sheet's rate."""
         bound = Bound.of(self.kind.bound(self.more)).at(self.more.starts)
         return replace(bound, parts={**bound.parts, "math": bound.parts["math"] * self.kind.math_share})
 
     @cached_property
     def power(self) -> tuple[Reader, Array, list[float]] | None:
-        """Return (trees, watts of shape (S, N), ratio of the upper interval end to the power for each problem), or None
-        if no power was recorded."""
+        """Return (reader of the trees for power, watts of shape (backends, N), factor from the power to the upper end
+        of each problem's interval). Return None if no power was recorded."""
         chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None

@@ -162,7 +162,7 @@ def unknown_interval(kind: str) -> Interval:
 
 
 def groups_needed(level: float = LEVEL) -> int:
-    """Return how many held-out groups are enough for an interval without help of the analytical model."""
+    """Return the number of held-out groups from which intervals no longer depend on the analytical model."""
     return math.ceil(round(level / (1.0 - level), 9))
 
 

@@ -83,9 +83,9 @@ QUANTITIES = (
 """Names of the inputs, properties of the GPU, and derived quantities. Features are ratios of these quantities.
 
 - The analytical model predicts times, energies and powers, summed over all launches of a config. `clocked_j` (under the
-  power limit) and `core_j` (at nominal voltage) are energies of core events. `wait_s` is the time that blocks wait for
-  memory, barriers or results. `l2_s` and `dram_s` are the times of the traffic at full bandwidth. `core_s` scales with
-  the core clock, and `fixed_s` is the overhead of launches.
+  power limit) and `core_j` (at nominal voltage) are dynamic energies of the core. `wait_s` is the time that blocks wait
+  for memory, barriers or results. `l2_s` and `dram_s` are the times of the traffic at full bandwidth. `core_s` scales
+  with the core clock, and `fixed_s` is the overhead of launches.
 - Sizes and counts describe the longest launch: `threads` and `shared_bytes` of a block, and `registers` of a thread.
   `resident` is the number of blocks that an SM can hold at the same time.
 - `compute_s` (at the f32 peak) and `traffic_s` (of the problem's bytes) are lower bounds on the time of any kernel.

@@ -76,7 +76,7 @@ class Model:
         """Return whether the model was at least as good as the analytical model on held-out GPUs. Return True if no GPU
         was held out."""
         judged = self._judged
-        # Each pair is ascending if the model is at least as good as the analytical model.
+        # The model's error must not exceed the analytical model's error, and the model's top-1 score must not be lower.
         ascending = (judged("GPU"), judged("GPU", ANALYTICAL)), (top1_score(ANALYTICAL), top1_score(""))
         return all(float(self.scores.get(low, 0.0)) <= float(self.scores.get(high, 0.0)) for low, high in ascending)
 

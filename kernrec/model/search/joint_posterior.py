@@ -196,7 +196,7 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Add a measurement of a problem. Record how much the expected regret fell and the choice improved."""
+        """Add a measurement of a problem. Record how much the expected regret and the best config's cost fell."""
         before, _ = self._stated_regret(problem, self._random_costs(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
@@ -275,8 +275,8 @@ class JointPosterior:
         return self.record.factor * stated + misjudged, best
 
     def _stated_regret(self, problem: int, costs: Array) -> tuple[float, float]:
-        """Return two parts of the expected regret, without the correction by `record`: (regret if the posterior is
-        right, regret if the posterior misjudges the problem)."""
+        """Return the expected regret in two parts: (part if the posterior is right about the problem, part if the
+        posterior is wrong). Each part is multiplied by its probability."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
@@ -362,12 +362,11 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """Return the expected reduction of the choice's log cost by each possible measurement.
+    """Return the expected difference in log cost between the present and the new best contender after each measurement.
 
     Args:
         mean: Expected log cost of each of C contenders.
-        moves: Array of shape (C, measurements): change of `mean` if a measured value exceeds its expectation by the
-            scale of Student's t-distribution.
+        moves: Change of `mean` per unit of a measurement's outcome (`_outcomes`), array of shape (C, measurements).
         reach: Maximum reduction.
     """
     choice = int(mean.argmin())

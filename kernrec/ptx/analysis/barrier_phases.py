@@ -133,13 +133,13 @@ LENGTH = 16
 The value was fitted to two convolutions on an RTX 3080. The estimates are 6 % below to 1 % above the measured time.
 """
 MOST = 12
-"""Approximate maximum number of stretches per kernel. Long code has stretches longer than `LENGTH`."""
+"""Approximate maximum number of parts into which a kernel's code is split. Long code has parts longer than `LENGTH`."""
 
 
 def issued_by_stretch(
     function: Function, issue: Sequence[Mapping[str, float]], ran: Mapping[int, float]
 ) -> list[dict[str, float]]:
-    """Return the machine instructions that warps issue in each stretch of code, in text order.
+    """Return the machine instructions that warps issue in each part of the code, in text order.
 
     Args:
         function: function without calls.
@@ -147,7 +147,7 @@ def issued_by_stretch(
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
     executed = [block for block in function.blocks if ran.get(block.index)]
-    # A profile stores a number for each class and stretch, so divide long code into longer stretches.
+    # A profile stores a number for each class and part, so divide long code into longer parts.
     length = max(LENGTH, -(-sum(len(block.instructions) for block in executed) // MOST))
     stretches: list[dict[str, float]] = [{}]
     room = length

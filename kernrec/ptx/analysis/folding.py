@@ -298,7 +298,7 @@ class _Folding:
     def _select(self, position: int, ins: Instruction) -> None:
         """Replace a select instruction by computing the selected value under a predicate, as the assembler does."""
         if (added := self._added_literals(position, ins)) is not None:
-            # Both values are literals that are only added to a register: the assembler computes both sums.
+            # Only an addition reads the selected literal, so the assembler computes both sums and no selected literal.
             register, total = added
             zero = Immediate(0, "int") in ins.operands[1:3]
             copied_back = _result(total) == register.name

@@ -101,7 +101,6 @@ class Estimates:
         return self.by_kind(_OWN_ERROR)
 
     def by_kind(self, row: int) -> Array:
-        """Return the value in a row of `kinds`, such as `_BELOW`, for each estimate."""
         return np.asarray(self.kinds[row].take(self.kind))
 
     def item(self, place: tuple[int, ...]) -> Estimate:

@@ -233,7 +233,7 @@ class NetworkAnswer(JsonForm):
 
     @property
     def today(self) -> Total | None:
-        """Total of the backend with which the network is compared, or None if no backend has a total."""
+        """Total of `backend`, with which kernrec's kernels are compared, or None if `backend` is empty."""
         return self.total(today_name(self.backend)) if self.backend else None
 
     @property

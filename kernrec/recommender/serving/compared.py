@@ -183,7 +183,7 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Estimate]]:
-        """Return the costs of the configs that can run. Skip configs that the engine launches identically."""
+        """Return the costs of the configs that can run. Omit a config if another config leads to the same launch."""
         unique = distinct(served.engine, file, configs)
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]

@@ -88,7 +88,7 @@ class Selection:
     op: str | None = None
     kernel: str | None = None
     fresh: bool = False
-    """Whether to select only measurements that a place lacks, according to `keep_fresh`."""
+    """Whether to select only measurements that a shared folder or server lacks, according to `keep_fresh`."""
 
     def condition(self) -> str:
         """Return the selection as an SQL condition on `measurement JOIN problem`."""
@@ -209,9 +209,9 @@ def provenance(database: Database, selection: Selection) -> dict[str, list[str]]
 
 
 def keep_fresh(database: Database, selection: Selection, stale: Path) -> None:
-    """Find the selected measurements that a place lacks, and store them for a later `Selection(fresh=True)`.
+    """Store the IDs of new measurements in the selection, for a later `Selection(fresh=True)`.
 
-    `stale` is a Parquet file with the `likeness_key` of measurements to exclude.
+    A measurement is new if the Parquet file `stale` does not contain the hash of its columns (`likeness_key`).
     """
     chosen = f"SELECT measurement.* {selection.source()}"
     query = f"SELECT measurement_id FROM ({chosen}) WHERE {likeness_key(database)} NOT IN (FROM {{rows}})"

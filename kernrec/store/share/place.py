@@ -1,4 +1,4 @@
-"""Read and write places and bundles that are folders or zip files."""
+"""Read and write places (shared folders or servers) and bundles that are folders or zip files."""
 
 import io
 import re
@@ -12,7 +12,7 @@ from kernrec.util.files import open_input, write_whole
 
 MANIFEST, INDEX = "manifest.json", "index.json"
 BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-([0-9a-f]{8})-[0-9a-f]{12}\.zip")
-"""Matches the name of a bundle in a place. Group 1 of a match is the first digits of the signer's key."""
+"""Matches the name of a bundle's file. Group 1 of a match is the first digits of the signer's key."""
 WITHDRAWAL = re.compile(r"withdrawn/[0-9a-f]{64}\.json")
 OLD = re.compile(r"manifests/[0-9a-f]{64}\.(?:json|sig)")
 """Matches the name of a manifest or signature at a place that kernrec 0.1 wrote."""
@@ -20,7 +20,7 @@ _CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
 _PART = re.compile(r"segments/[0-9a-f]{64}\.parquet")
 _NAME = re.compile("|".join(each.pattern for each in (_CHANGES, _PART, OLD, WITHDRAWAL, BUNDLE)))
 MOST_NAMES = 20_000
-"""Maximum number of files in a place."""
+"""Maximum number of files in a shared folder or server."""
 _CHUNK = 2**20
 _LARGEST_DIRECTORY = 2**22
 """Maximum size in bytes of the list of files in a zip file, enough for 40,000 files."""

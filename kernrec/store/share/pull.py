@@ -60,7 +60,7 @@ class PullReport:
 
 
 def pull(place: Place, *, untrusted: bool = False) -> PullReport:
-    """Pull a place's new bundles and withdrawals that a trusted key signed. If `untrusted` is True, accept any key.
+    """Pull new bundles and withdrawals that a trusted key signed. If `untrusted` is True, accept any key.
 
     Raise `KernrecError` if the place cannot be reached. Rows that were pulled before the error stay.
     """

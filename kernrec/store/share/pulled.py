@@ -44,7 +44,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
 
     Args:
         path: Path of the database, which is created if needed.
-        bundles: Bundles, keyed by name. The file `exchange.SOURCES` refers to a bundle by its position.
+        bundles: Bundles, keyed by name. The file `exchange.SOURCES` stores positions in this mapping.
         checked: Folder with the checked rows of the bundles (`take_groups`). The files are moved out of the folder.
     """
 

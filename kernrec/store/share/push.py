@@ -1,4 +1,4 @@
-"""Push rows that a place lacks, as one signed bundle per GPU.
+"""Push rows that a place (shared folder or server) lacks, as one signed bundle per GPU.
 
 Bundles are written atomically and never change, so several people may push at the same time. After a killed push, the
 next push adds the missing bundles.
@@ -39,7 +39,7 @@ def push(
     *,
     agree: Callable[[Sequence[Outgoing], int], bool],
 ) -> tuple[int, int] | None:
-    """Push the measurements that a place lacks. If the user has withdrawn pushed measurements, also push withdrawals.
+    """Push measurements that a shared folder or server lacks. Also push the user's new withdrawals.
 
     Args:
         selection: Measurements to push.
@@ -118,11 +118,11 @@ def _write(place: Place, path: Path, leaving: Outgoing, signer: Signer, folder: 
 
 
 def write_list(place: Place, without: Mapping[str, str] | None = None) -> int:
-    """List a place's bundles and withdrawals in a file, for web servers, and return the number of names.
+    """Write the index of a place (shared folder or server), which lists the names of bundles and withdrawals.
 
-    Names in `without` are omitted. If the place changes meanwhile, write the file again.
+    Omit the names in `without`. Return the number of listed names.
     """
-    while True:
+    while True:  # Write the index again if files were added or removed meanwhile.
         names = _listed(place, without or {})
         write_content(place, INDEX, json.dumps({"names": names}, indent=0).encode())
         if _listed(place, without or {}) == names:

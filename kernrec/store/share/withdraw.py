@@ -75,7 +75,7 @@ def withdraw_here(path: Path, condition: str, reason: str, *, agree: Agree) -> i
 def withdraw_there(
     place: Place, condition: str, signer: Signer, reason: str, *, agree: Agree, own: Path | None = None
 ) -> int:
-    """Withdraw measurements that the user pushed to a place, and return their number.
+    """Withdraw measurements that the user pushed to a place (shared folder or server), and return their number.
 
     Args:
         condition, reason, agree: See `withdraw_here`.

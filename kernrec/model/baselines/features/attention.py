@@ -48,7 +48,7 @@ def kind(dtype: str, sizes: Mapping[str, int]) -> str:
 
 
 def bound(device: Device, sizes: Array, layout: str) -> Bound:
-    """Return the lower bound and the features of problems. The problems are all prompts or all single tokens."""
+    """Return lower bounds on the times of problems, and features. The problems must all be prefill or all decode."""
     by_name = dict(zip(DIMS, sizes, strict=True))
     make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
     return make(device, by_name)

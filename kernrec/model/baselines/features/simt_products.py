@@ -38,11 +38,11 @@ _DRAM_SHARE = 0.8
 _STRIDED_K = 1860.0
 """Distance of rows at which DRAM slows down on Pascal (`strided_k` in products.cpp), in elements per MiB of L2."""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
-"""Energy of a matmul's core events in pJ/FLOP, keyed by compute capability (times ten). Each entry is 1.27 times the
-energy of an FMA in the power model of November 2026. The entry of the T4 (key 75) is doubled to fit the T4's limit of
-70 W. A change of an entry requires training all trees again."""
+"""Dynamic energy of the core in matmuls, in pJ/FLOP, keyed by compute capability (times ten). Each entry is 1.27 times
+the energy of an FMA in the power model of November 2026. The entry of the T4 (key 75) is doubled to fit the T4's limit
+of 70 W. A change of an entry requires training all trees again."""
 _CORE_SHARE = 0.8
-"""Fraction of the power limit that is available for core events. No recording determines it for small GPUs."""
+"""Fraction of the power limit that is available for the core's work. No recording determines it for small GPUs."""
 
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
