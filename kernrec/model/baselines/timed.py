@@ -61,7 +61,7 @@ class Reader:
     transferred: bool
     """Whether the trees come from other GPUs."""
     overheads_s: Array
-    """Seconds that each backend adds to the bound, (S,)."""
+    """Seconds that each backend adds to the bound, (backends,)."""
 
     def factors(self, times: Any, off_grid: list[bool]) -> list[float]:
         """Return the factor between each problem's prediction and either end of its interval.

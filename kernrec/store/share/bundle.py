@@ -98,7 +98,7 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
         bundles: At least one bundle.
         folder: Private folder for the checked rows.
         title: Name for all bundles together, in messages.
-        placed: Whether the bundles come from a place. Then replays of recordings are an error, and all measurements
+        placed: Whether the bundles were shared. Then replays of recordings are an error, and all measurements
             must be of the GPU in the manifest.
 
     Raises:

@@ -112,8 +112,7 @@ class Withdrawal:
 
 
 def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
-    """Return the name of a bundle's file at a place. Raise `UsageError` if the manifest does not name exactly one
-    GPU."""
+    """Return the name of a shared bundle's file. Raise `UsageError` if the manifest has several GPUs or none."""
     gpus = manifest.provenance.get("gpus", [])
     if len(gpus) != 1:
         raise UsageError(

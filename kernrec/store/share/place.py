@@ -15,7 +15,7 @@ BUNDLE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}/\d{4}-\d\d-\d\d-([0-9a-f]{8})-[0-9
 """Matches the name of a bundle's file. Group 1 of a match is the first digits of the signer's key."""
 WITHDRAWAL = re.compile(r"withdrawn/[0-9a-f]{64}\.json")
 OLD = re.compile(r"manifests/[0-9a-f]{64}\.(?:json|sig)")
-"""Matches the name of a manifest or signature at a place that kernrec 0.1 wrote."""
+"""Matches the name of a manifest or signature that kernrec 0.1 wrote."""
 _CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
 _PART = re.compile(r"segments/[0-9a-f]{64}\.parquet")
 _NAME = re.compile("|".join(each.pattern for each in (_CHANGES, _PART, OLD, WITHDRAWAL, BUNDLE)))
@@ -27,7 +27,7 @@ _LARGEST_DIRECTORY = 2**22
 
 
 class MissingFileError(UsageError):
-    """The place has no file with this name."""
+    """The shared folder or server has no file with this name."""
 
 
 class Place(Protocol):
@@ -35,7 +35,7 @@ class Place(Protocol):
 
     @property
     def title(self) -> str:
-        """Name of the place, for messages."""
+        """Name of the shared folder or server, for messages."""
 
     def read(self, name: str, most: int) -> Iterator[bytes]:
         """Yield the content of a file in pieces. Raise `MissingFileError` if there is no such file, and `UsageError` if
@@ -49,7 +49,7 @@ class Place(Protocol):
 
 
 def checked_name(name: str) -> str:
-    """Return `name`. Raise `UsageError` if no file in a bundle or in a place can have this name."""
+    """Return `name`. Raise `UsageError` if no file that is shared can have this name."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name[:80]!r} is not the name of a file in a bundle")
     return name
@@ -64,7 +64,7 @@ def bundle_names(names: Iterable[str]) -> list[str]:
 
 
 def writable_names(place: Place) -> list[str]:
-    """Return the names of a place's files. Raise `UsageError` if kernrec 0.1 wrote the place."""
+    """Return the names of the files in `place`. Raise `UsageError` if kernrec 0.1 wrote the files."""
     names = place.names()
     if any(map(OLD.fullmatch, names)):
         raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is read-only; push to a new place")

@@ -1,6 +1,6 @@
-"""Pull bundles of rows from a place if a trusted key signed them.
+"""Pull bundles of rows from a shared folder or server if a trusted key signed them.
 
-A pull only adds rows. A row stays even if the place no longer lists its bundle. Only the signer can withdraw a row.
+A pull only adds rows. A row stays even if the server no longer lists its bundle. Only the signer can withdraw a row.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from kernrec.util.human import counted
 _Read = TypeVar("_Read")
 
 LARGEST_BUNDLE = 2**28
-"""Maximum bytes of a bundle at a place, enough for a million rows."""
+"""Maximum bytes of a bundle in a shared folder or server, enough for a million rows."""
 BATCH_BYTES = 2**28
 """Maximum total size of the bundles that one child process checks, in bytes. Complete batches stay in the database if a
 pull is interrupted."""
@@ -40,7 +40,7 @@ class PullReport:
     refused: dict[str, str] = field(default_factory=dict)
     """Reasons for refusing bundles and withdrawals, keyed by file name."""
     missing: list[str] = field(default_factory=list)
-    """One message for each file that the place lists but does not have."""
+    """One message for each file that the shared folder or server lists but does not have."""
     unknown: Counter[str] = field(default_factory=Counter)
     """Number of skipped bundles, keyed by the untrusted key that signed them."""
     notes: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class PullReport:
 def pull(place: Place, *, untrusted: bool = False) -> PullReport:
     """Pull new bundles and withdrawals that a trusted key signed. If `untrusted` is True, accept any key.
 
-    Raise `KernrecError` if the place cannot be reached. Rows that were pulled before the error stay.
+    Raise `KernrecError` if the shared folder or server cannot be reached. Rows that were pulled before the error stay.
     """
     with working_on(paths.pulled()):
         keys = {key for key in (*trusted(), own_key()) if key}
@@ -70,12 +70,12 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
 
 
 def take_new(place: Place, path: Path, keys: Collection[str] | None = None, names: Sequence[str] = ()) -> PullReport:
-    """Pull a place's new bundles and withdrawals. The caller must hold the lock `working_on`.
+    """Pull new bundles and withdrawals. The caller must hold the lock `working_on`.
 
     Args:
         path: Path of the database of pulled rows.
         keys: Public keys of accepted signers, or None for any signer.
-        names: Names of the place's files, if the caller has already listed them.
+        names: Names of the shared files, if the caller has already listed them.
     """
     return _Pull(place, path, keys).run(names or place.names())
 
@@ -185,10 +185,10 @@ class _Pull:
 
 
 def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
-    """Fetch a bundle from a place into a private folder.
+    """Fetch a bundle from a shared folder or server into a private folder.
 
     Raises:
-        MissingFileError: The place does not have the bundle.
+        MissingFileError: The shared folder or server does not have the bundle.
         UsageError: The bundle is too large, is not valid, or has content that does not match its name.
     """
     if isinstance(place, Folder):

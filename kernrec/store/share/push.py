@@ -52,7 +52,7 @@ def push(
         (number of pushed measurements, number of withdrawn measurements), or None if nothing was pushed.
 
     Raises:
-        KernrecError: The place cannot be reached or written, or a row is not valid.
+        KernrecError: The shared folder or server cannot be reached or written, or a row is not valid.
         UsageError: The database has no selected measurements, and nothing is withdrawn.
     """
     names = writable_names(place)

@@ -3,7 +3,7 @@
 URLs and kernrec's settings never contain credentials. obstore reads credentials from environment variables, such as
 `AWS_ACCESS_KEY_ID` and `GOOGLE_APPLICATION_CREDENTIALS`, or from the IAM role of a cloud machine.
 
-On a web server, the file `index.json` lists the files of the place. kernrec follows redirects only on the same host,
+On a web server, the file `index.json` lists the shared files. kernrec follows redirects only on the same host,
 because a redirect to another host could reach private servers in the user's network.
 """
 
@@ -111,7 +111,7 @@ _RETRY = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
 
 def checked_url(text: str) -> str:
-    """Return the URL of a place in a uniform form. The path of a folder becomes absolute.
+    """Return the URL of a shared folder or server in a uniform form. The path of a folder becomes absolute.
 
     Raise `UsageError` if the text is not a URL, has an unknown scheme, or contains a user or password.
     """
@@ -143,7 +143,7 @@ def checked_url(text: str) -> str:
 
 
 def place_of(url: str) -> Place:
-    """Return the place (store of bundles) at a URL or at the path of a folder.
+    """Return the store of shared bundles at a URL or at the path of a folder.
 
     Raises:
         KernrecError: The client library for the scheme is not installed.

@@ -1,7 +1,7 @@
-"""Withdraw measurements in the user's database, at a place, and in copies of the rows.
+"""Withdraw measurements in the user's database, in a shared folder or server, and in copies of the rows.
 
 A withdrawn measurement stays in its database, but answers no longer use it. A withdrawal in a database (table
-`retraction`) applies only to that database. A withdrawal at a place applies to all copies of a measurement, which have
+`retraction`) applies only to that database. A shared withdrawal applies to all copies of a measurement, which have
 the same hash of public columns (`outgoing.likeness_key`).
 """
 
@@ -82,7 +82,7 @@ def withdraw_there(
         own: Path of the user's database, in which to withdraw the same measurements. May be None.
 
     Raises:
-        UsageError: The user has pushed no selected measurement, or kernrec 0.1 wrote the place.
+        UsageError: The user has pushed no selected measurement, or kernrec 0.1 wrote `place`.
     """
     names = writable_names(place)
     with working_on(path := paths.pulled()), scratch_folder() as folder:
@@ -109,7 +109,7 @@ def withdraw_there(
 
 
 def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason: str) -> None:
-    """Write withdrawals to a place, and apply them to the pulled rows. The caller must hold the lock `working_on`."""
+    """Write withdrawals to `place`, and apply them to the pulled rows. The caller must hold the lock `working_on`."""
     pairs = [(session, row) for session, rows in sessions.items() for row in rows]
     for start in range(0, len(pairs), MOST_WITHDRAWN):
         part = _by_session(pairs[start : start + MOST_WITHDRAWN])
@@ -121,9 +121,9 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return the measurements at a place that the user has pushed and later withdrawn in `database`, keyed by reason.
+    """Return the shared measurements that the user has pushed and later withdrawn in `database`, keyed by reason.
 
-    `names` are the bundles at the place, and `path` is the database of rows that were pulled from other people.
+    `names` are the shared bundles, and `path` is the database of rows that were pulled from other people.
     """
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
