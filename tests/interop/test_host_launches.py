@@ -292,7 +292,7 @@ LOOP = "for (int i = threadIdx.x; i < n; i += blockDim.x) x[blockIdx.x * n + i] 
         (LOOP, "4, 64", [(64,), (128,), (256,), (512,)]),
     ],
 )
-def test_no_block_size_to_try_changes_the_work_of_the_host_launch(tmp_path, body, launch, blocks):
+def test_every_tried_block_size_does_the_work_of_the_host_launch(tmp_path, body, launch, blocks):
     (path := tmp_path / "f.cu").write_text(
         f"#define N (1 << 20)\n__global__ void f(float *x, int n) {{ {body} }}\n"
         f"int main() {{ int n = N; float *x; cudaMalloc(&x, 4 * n); f<<<{launch}>>>(x, n); }}"

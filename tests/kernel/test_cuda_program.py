@@ -39,7 +39,7 @@ def test_messages_state_the_line_numbers_of_the_file(start):
 
 
 @needs("tree_sitter_cuda")
-def test_source_without_host_code_is_unchanged():
+def test_device_code_keeps_a_source_without_host_code():
     source = '#include <cuda_fp16.h>\nextern "C" __global__ void f(half *x) { x[0] = 1; }\n'
     assert not has_host_code(source)
     assert device_code(source).text == source

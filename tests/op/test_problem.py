@@ -37,7 +37,6 @@ def convolutions(draw: st.DrawFn) -> Problem:
 
 @st.composite
 def others(draw: st.DrawFn) -> Problem:
-    """Draw a valid problem of any op but matmul and conv2d."""
     op = draw(st.sampled_from([op for op in all_ops() if op.name not in ("matmul", "conv2d")]))
     dtype = draw(st.sampled_from(op.dtypes))
     dims = {dim.name: draw(st.integers(dim.minimum, min(dim.maximum, 50))) for dim in op.dims}
@@ -246,7 +245,7 @@ def test_malformed_shape_is_refused_in_one_line(refuses):
 
 
 @given(st.text(max_size=60))
-def test_any_text_gives_integers_or_a_usage_error(text):
+def test_parse_shape_returns_integers_or_raises_a_usage_error(text):
     try:
         shape = parse_shape(text)
     except UsageError:

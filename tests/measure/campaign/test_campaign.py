@@ -98,7 +98,7 @@ def test_interrupted_config_is_measured_first_in_the_next_run(tmp_path):
 
 @here
 @pytest.mark.parametrize("made", [{"power_limit_w": 200.0}, {"locked_sm_clock_hz": 1e9}, {"mig": True}])
-def test_rows_at_another_limit_or_clock_or_of_a_mig_slice_do_not_count_as_measured(tmp_path, made):
+def test_rows_measured_under_other_gpu_settings_are_not_reused(tmp_path, made):
     first = collect(tmp_path / "first.duckdb", target(2))
     assert first.results[0].measured == 2
     with Database.open(tmp_path / "first.duckdb") as database:
