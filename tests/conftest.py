@@ -58,7 +58,6 @@ settings.load_profile("deep" if DEEP else "same")
 
 
 def commit() -> str:
-    """Return the commit of the checkout, or an empty string outside a checkout."""
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

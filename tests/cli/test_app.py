@@ -18,7 +18,6 @@ from tests.helpers.paths import ROOT
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command of the command tree with the words that name it."""
     yield path, command
     for name, sub_command in getattr(command, "commands", {}).items():
         yield from commands(sub_command, (*path, name))

@@ -19,7 +19,6 @@ SHAPE = ("--op", "matmul", "--shape", "m=64,n=32,k=16")
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """Return the path of the user's database, which does not exist yet."""
     path = tmp_path / "data" / "own.duckdb"
     monkeypatch.setenv("KERNREC_DB", str(path))
     return path

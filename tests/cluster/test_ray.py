@@ -116,7 +116,6 @@ def stored(folder: Path, **equal: object) -> list[dict[str, Any]]:
 
 
 def moments(folder: Path) -> Counter[tuple[object, object, object]]:
-    """Count the database's rows by (session, block, position)."""
     return Counter((row["session"], row["block"], row["position"]) for row in stored(folder))
 
 

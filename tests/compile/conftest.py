@@ -37,5 +37,4 @@ def saxpy():
 
 @pytest.fixture
 def slow():
-    """Return a source that takes about twenty seconds to compile."""
     return SLOW

@@ -54,7 +54,6 @@ def answers_8bit(recommender):
 
 
 def drawn(problem: Problem) -> dict[str, np.ndarray]:
-    """Return the inputs with which an emitted program fills its tensors."""
     values = problem.definition.values(problem.sizes)
     tensors = {}
     with np.errstate(over="ignore"):

@@ -204,7 +204,6 @@ def tried(fmt: Format, cases: int, seed: int, work: Path, keep: Path | None) -> 
 
 
 def main() -> int:
-    """Run the cases that the command line selects. Return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--cases", type=int, default=10_000, help="cases a format")
     parser.add_argument("--seed", type=int, default=1)

@@ -140,7 +140,6 @@ def cells(sample: bytes, chance: random.Random) -> bytes:
 
 
 def _place(content: bytearray, chance: random.Random) -> int:
-    """Return a random position, preferably of a byte that is not zero."""
     for _ in range(50):
         place = chance.randrange(len(content))
         if content[place]:

@@ -24,7 +24,6 @@ def entry(**arguments: Any) -> Entry:
 
 
 def result(**arguments: Any) -> Entry:
-    """Return one result of a file in the T4 format."""
     usual = {
         "timestamp": "2024-05-01 12:00:00+00:00", "configuration": {"bx": 32, "tile": 1},
         "times": {"compilation": 900.0, "runtimes": [0.4, 0.5, 0.6]}, "invalidity": "correct", "correctness": 1,

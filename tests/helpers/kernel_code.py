@@ -57,7 +57,6 @@ def machine_code_of(ptx: str, sm: int) -> dict[str, MachineCode]:
 
 
 def written_kernel(folder: Path, source: str, spec: str) -> Kernel:
-    """Write a spec, and the source that the spec names, to a folder. Load the kernel."""
     (folder / tomllib.loads(spec)["source"]).write_text(source)
     (folder / "kernel.toml").write_text(spec)
     return load_kernel(folder / "kernel.toml")

@@ -22,7 +22,6 @@ def columns(make: Callable[[random.Random], T], count: int, lanes: int = 32) -> 
 
 
 def column(make: Callable[[random.Random], T], lanes: int = 32) -> st.SearchStrategy[list[T]]:
-    """Return a strategy for one column with one number per lane."""
     return columns(make, 1, lanes).map(lambda made: made[0])
 
 
@@ -54,7 +53,6 @@ def modest(chance: random.Random) -> float:
 
 
 def double(chance: random.Random) -> float:
-    """Draw an f64 number between -1e100 and 1e100."""
     if chance.random() < 0.2:
         return float(chance.randrange(-9, 10))
     return chance.uniform(-1, 1) * 10.0 ** chance.randrange(-100, 101)

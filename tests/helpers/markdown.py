@@ -26,7 +26,6 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return every Markdown page for users: README and similar files, and the documentation."""
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 

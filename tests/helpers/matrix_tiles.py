@@ -40,7 +40,6 @@ def swizzled(address: int, row: int) -> int:
 
 
 def store(image: np.ndarray, tile: Tile, matrix: np.ndarray) -> None:
-    """Write a matrix of shape (M or N, K) into an image of shared memory."""
     size, elements = matrix.dtype.itemsize, image.view(matrix.dtype)
     for (i, k), value in np.ndenumerate(matrix):
         if tile.mn_major:

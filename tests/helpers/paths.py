@@ -10,5 +10,4 @@ SPACES = RECORDINGS / "spaces"
 
 
 def beside(test: str, name: str, folder: str = "sources") -> str:
-    """Return the text of a file in a folder beside a test module."""
     return (Path(test).parent / folder / name).read_text(encoding="utf-8")

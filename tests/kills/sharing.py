@@ -95,7 +95,6 @@ def _shared(place: Path, folder: Path) -> int:
 
 
 def _half(place: Path, folder: Path) -> bool:
-    """Return whether any visible bundle is incomplete."""
     for name in _bundles(place):
         try:
             bundle = placed_bundle(Folder(place), name, folder)
@@ -110,7 +109,6 @@ def _half(place: Path, folder: Path) -> bool:
 
 
 def _sessions(person: Person) -> Counter[str]:
-    """Return the number of pulled rows per session. It is empty if every pull was killed early."""
     path = person.database.with_name("kernrec.pulled.duckdb")
     if not path.exists():
         return Counter()

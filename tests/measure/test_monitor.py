@@ -73,7 +73,6 @@ REQUEST = CollectRequest(None, Path("own.duckdb"), strategy=Strategy.PLAN, budge
 
 @pytest.fixture
 def history(monkeypatch):
-    """Record everything that is done to the GPU, in order."""
     events: list[str] = []
 
     @contextmanager

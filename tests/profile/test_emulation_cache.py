@@ -115,7 +115,6 @@ def counted() -> Counts:
 
 
 def check(counts: Counts, version: int, pinned_version: int, pinned: Counts) -> None:
-    """Fail if counts differ from the pinned counts, and say what to do."""
     changed = [
         f"{name} {metric}: {before.get(metric)} -> {now.get(metric)}"
         for name in {**pinned, **counts}

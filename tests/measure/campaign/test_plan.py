@@ -64,7 +64,6 @@ def test_random_plan_covers_the_space_with_equal_probability():
 
 
 def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:
-    """Return the compiled variants of the tasks, and wait for each in turn."""
     codes = []
     for task in tasks:
         deadline = time.monotonic() + 60.0

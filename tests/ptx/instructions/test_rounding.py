@@ -55,7 +55,6 @@ def nearest(value: Fraction, values: Values) -> float:
 
 
 def check(got: np.ndarray, exact: list[Fraction | None], values: Values) -> None:
-    """Check that every result is the rounded rational. Skip results whose rational is None."""
     for g, e in zip(values(got).tolist(), exact, strict=True):
         if e is not None:
             assert g == nearest(e, values)
