@@ -223,7 +223,8 @@ def check(
     expected: dict[str, Any] = dict(reference or {})
     for name in expected:
         if name not in copies or not copies[name].ndim:
-            raise unknown("output in the reference", name, [array for array, value in copies.items() if value.ndim])
+            choices = [array for array, value in copies.items() if value.ndim]
+            raise unknown("array among the expected outputs:", name, choices)
     texts = {name: value for name, value in expected.items() if isinstance(value, str)}
     with tempfile.TemporaryDirectory(prefix="kernrec-", ignore_cleanup_errors=True) as place:
         folder = Path(place)

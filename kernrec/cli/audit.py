@@ -71,7 +71,7 @@ def audit(wanted: AuditOptions) -> None:
     model = wanted.model[0].removeprefix("hf:")
     if wanted.names and (write is not None or measure):
         other = "--measure" if measure else "--write"
-        raise UsageError(f"{other} needs predicted gains, and --names predicts none; omit --names")
+        raise UsageError(f"--names lists the files without the predicted gains that {other} needs; omit --names")
     report = None if wanted.as_json else lambda step: print(step, file=sys.stderr)
     request = partial(
         run, model, Deployment(engines[0], gpu, wanted.tp, wanted.ep, triton or ""),

@@ -120,7 +120,10 @@ class CollectOptions(options.Options):
         bounds = [part for part in parts if part.strip().endswith("%")]
         amounts = [part for part in parts if part not in bounds]
         if len(bounds) > 1 or len(amounts) > 1:
-            raise UsageError(f"--budget {self.budget!r:.60}: expected one amount and one regret, such as 30m,2%")
+            raise UsageError(
+                f"--budget {self.budget!r:.60}: expected at most one time or number of configs, and at most one mean"
+                " regret in %, such as 30m,2%"
+            )
         if bounds and strategy != "refine":
             raise UsageError(f"--budget {bounds[0]} limits the mean regret; only --strategy refine accepts it")
         seconds, configs = quantity.budget("--budget", amounts[0]) if any(amounts) else (None, None)

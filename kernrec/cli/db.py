@@ -95,7 +95,8 @@ def _import_results(wanted: ImportOptions, path: Path) -> "tuple[ImportSummary, 
     if wanted.spec is None:
         if wanted.map:
             raise UsageError(
-                "--map needs --spec, which binds the rows to a kernel; `kernrec analyze FILE.cu --init` writes a draft"
+                "--map names the columns of your kernel's results, so it needs the kernel's spec: give it as --spec"
+                " (`kernrec analyze FILE.cu --init` writes a draft)"
             )
         with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
             return import_results(database, wanted.file, problem, wanted.gpu, wanted.kernel), []

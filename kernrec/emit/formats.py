@@ -115,7 +115,7 @@ REMOVED = {
     "cubin": "--emit ptx writes PTX, which ptxas assembles",
     "fatbin": "--emit cuda writes the source, which nvcc -fatbin compiles",
     "triton-cache": "--emit triton writes the source with its config",
-    "ptx:": "--emit cuda writes the source, which an older nvcc compiles to PTX of its own version",
+    "ptx:": "for older PTX, compile the source from --emit cuda with an older nvcc",
 }
 """Replacements for removed formats, keyed by format name."""
 

@@ -38,8 +38,8 @@ def emit_experts(answers: "Sequence[Answer]", detail: str, tool: str) -> Files:
     layer = ExpertLayer.parse(detail)
     if len(answers) > 1 and not layer.tokens.names:
         raise UsageError(
-            f"m={layer.tokens.text} is one token count, but there are {len(answers)} calls; give an expression"
-            " of their integer arguments, such as m=tokens"
+            f"m={layer.tokens.text} gives all {len(answers)} calls of the function the same number of tokens; give an"
+            " expression of the function's integer arguments, such as m=tokens"
         )
     entries: dict[int, tuple[float, dict[str, int]]] = {}
     routed: set[tuple[Any, ...]] = set()

@@ -80,7 +80,9 @@ class Draft:
         try:
             content = tomllib.loads(self.text)
         except ValueError as error:
-            raise UsageError(f"{self.source}: the drafted spec is not TOML ({error}): give a --spec") from None
+            raise UsageError(
+                f"{self.source}: kernrec could not draft a valid spec ({error}); write a spec, and give it as --spec"
+            ) from None
         return load_kernel(self.source, content)
 
     @property

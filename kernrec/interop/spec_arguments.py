@@ -348,7 +348,7 @@ def _by_name(signature: Signature, stated: Sequence[str], mentioned: Container[s
         if not equals or not value:
             raise UsageError(f"argument {text!r:.60}: expected a parameter and its value, such as n=4096 or x=f32[n]")
         if name not in names and name not in mentioned:
-            raise unknown(f"parameter of {signature.name}", name, names)
+            raise unknown(f"parameter of the kernel {signature.name}:", name, names)
         if name in values:
             raise UsageError(f"argument {name} was given twice")
         values[name] = value

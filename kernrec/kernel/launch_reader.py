@@ -151,7 +151,7 @@ class LaunchReader:
             probes.append(sizes)
         if probes and len(probes) < loops + 2:
             raise table.error(
-                f"probes: expected at least {loops + 2} (the number of loops in trips + 2), got {len(probes)}"
+                f"probes: expected at least {loops + 2} problems (one per loop in `trips`, plus two), got {len(probes)}"
             )
         return tuple(probes)
 

@@ -58,7 +58,7 @@ OUTPUTS = ("bf16", "f16", "f32")
 def _derive(d: Names) -> dict[str, int]:
     for name in ("scales", "output"):
         if d[name] and not d["scaled"]:
-            raise UsageError(f"matmul dimension {name} is {d[name]}, which needs {' or '.join(_SCALED)}; use 0 here")
+            raise UsageError(f"matmul: {name}={d[name]} is only for {' and '.join(_SCALED)}; expected {name}=0")
     return {}
 
 

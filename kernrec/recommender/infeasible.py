@@ -24,7 +24,7 @@ def no_kernel_runs(candidates: "CandidateSet") -> NoKernelError:
     failed = sum(len(considered.measured_rows.failed) for considered in candidates.considered)
     kernels = [considered.table.kernel for considered in candidates.considered]
     reason = f" ({failed} failed when they were measured)" if failed else why_not(kernels, problem, gpu)
-    return NoKernelError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
+    return NoKernelError(f"no config of any kernel can run {problem.title} on {gpu.name}{reason}")
 
 
 def none_runs(considered: "KernelCandidates") -> KernrecError:
@@ -46,18 +46,18 @@ def none_runs(considered: "KernelCandidates") -> KernrecError:
             f"each of the {len(considered.on_problem.rows)} valid configs has no profile, does not fit on an SM or"
             f" (library kernels only) spills registers"
         )
-    return KernrecError(f"no config of {kernel.name} can run {problem.key} on {gpu.name}: {reason}")
+    return KernrecError(f"no config of {kernel.name} can run {problem.title} on {gpu.name}: {reason}")
 
 
 def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
     """Return the error that explains which constraint of a kernel excludes every config."""
     if problem.too_large:
-        return UsageError(f"{kernel.name}: {problem.key}: {problem.too_large}")
+        return UsageError(f"{kernel.name}: {problem.title}: {problem.too_large}")
     if text := refusing_constraint(kernel, problem, gpu) or _empty_constraint(kernel, problem, gpu):
         return UsageError(
-            f"{kernel.name}: the constraint {text!r} excludes every config on {gpu.name} for {problem.key}"
+            f"{kernel.name}: the constraint {text!r} excludes every config on {gpu.name} for {problem.title}"
         )
-    return UsageError(f"{kernel.name}: its constraints together exclude every config on {gpu.name} for {problem.key}")
+    return UsageError(f"{kernel.name}: its constraints together exclude every config on {gpu.name} for {problem.title}")
 
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:

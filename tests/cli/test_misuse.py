@@ -63,9 +63,9 @@ def test_misuse_prints_the_recorded_messages(tmp_path):
     for line in expected.splitlines():
         kind, _, rest = line.partition(" ")
         if kind in ("edit", "write"):
-            name, _, words = rest.partition(" ")
+            name, _, words = rest.partition(": ")
             edited[name] = (folder / name).read_text()
-            *old, new = json.loads(words)
+            *old, new = map(json.loads, words.split(" becomes "))
             assert not old or old[0] in edited[name], line
             (folder / name).write_text(edited[name].replace(old[0], new) if old else new)
         if not kind.isdigit():

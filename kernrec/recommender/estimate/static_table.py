@@ -267,9 +267,9 @@ class StaticTable:
             if not held.blocks:
                 threads = int(self.geometry(on_problem, index).warps[row]) * 32
                 reason = f"a block of {threads} threads with {registers} registers each and {shared} B of shared memory"
-                reason += " does not fit an SM as it was compiled"
+                reason += " does not fit into an SM"
                 fewer = occupancy(self.gpu.limits, threads, 32, shared).blocks > 0
-                return f"{reason}; __launch_bounds__({threads}) limits the registers" if fewer else reason
+                return f"{reason}; limit the registers with __launch_bounds__({threads})" if fewer else reason
         return None
 
     def geometries(self, on_problem: ProblemSpace) -> list[LaunchGeometry]:

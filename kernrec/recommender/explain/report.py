@@ -244,7 +244,7 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
             elif row >= 0:
                 reason = kernel.table.too_large(kernel.on_problem, row)
         raise UsageError(
-            f"no config of {spec.name} with {wanted} can run {problem.key} on {candidates.gpu.name}"
+            f"{spec.name} with {wanted} cannot run {problem.title} on {candidates.gpu.name}"
             f"{f': {reason}' if reason else ''}"
         )
     risk = 1.0 if candidates.risk is None else candidates.risk[among]

@@ -23,12 +23,12 @@ BEYOND, WITHIN = {"threads": 640, "registers": 104}, {"threads": 640, "registers
 """An SM has 65,536 registers. The block of 20 warps needs 66,560 in `BEYOND`, and fewer than 65,536 in `WITHIN`."""
 SOURCE = beside(__file__, "registers_beyond_the_limit.cu")
 SPEC = beside(__file__, "registers_beyond_the_limit.toml")
-EXPLAINED = Request(GPU.name, kernel="many", query=Query(Objective.LATENCY))
+EXPLAINED = Request(GPU.name, kernel="row_products", query=Query(Objective.LATENCY))
 
 
 @pytest.fixture(scope="module")
 def database(nvrtc, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("many")
+    folder = tmp_path_factory.mktemp("row_products")
     kernel = written_kernel(folder, SOURCE, SPEC)
     path = folder / "own.duckdb"
     analyze(kernel, kernel.definition.problem(), GPU, path, options=ProfilingOptions(processes=1))
@@ -36,7 +36,7 @@ def database(nvrtc, tmp_path_factory):
 
 
 def test_config_over_the_register_limit_is_excluded_and_explained(database, refuses):
-    answer = Recommender([database]).answer(Request(GPU.name, kernel="many"))
+    answer = Recommender([database]).answer(Request(GPU.name, kernel="row_products"))
     assert {tuple(recommendation.config.items()) for recommendation in answer.recommendations} == {
         tuple(WITHIN.items())
     }
@@ -46,7 +46,7 @@ def test_config_over_the_register_limit_is_excluded_and_explained(database, refu
 
 
 def test_measured_config_over_the_register_limit_has_one_resident_block(database, tmp_path):
-    kernel = Context([database]).kernel("many")
+    kernel = Context([database]).kernel("row_products")
     row = row_of(GPU.name, kernel, BEYOND, kernel.definition.problem()) | {"latency_s": 1e-5, "energy_j": 1e-3}
     measured = store_rows(tmp_path / "measured.duckdb", [row])
     explained = report(EXPLAINED, Context([database, measured]), BEYOND).subject
@@ -63,7 +63,7 @@ def test_kernel_without_float_instructions_has_no_roofline_share(tmp_path):
         " y[i] = x[i] ^ (x[i] >> 3); }"
     )
     (tmp_path / "steps.toml").write_text(
-        SPEC[: SPEC.index("[problem]")].replace("many", "steps") + beside(__file__, "without_floats.toml")
+        SPEC[: SPEC.index("[problem]")].replace("row_products", "steps") + beside(__file__, "without_floats.toml")
     )
     own = {"KERNREC_DB": str(tmp_path / "own.duckdb")} | {k: v for k, v in os.environ.items() if k != "KERNREC_DB"}
     done = run_here("analyze", tmp_path / "steps.cu", "--spec", tmp_path / "steps.toml", "--gpu", "t4", variables=own)

@@ -1,4 +1,4 @@
-extern "C" __global__ void __maxnreg__(REGISTERS) many(const float *x, float *y, int n)
+extern "C" __global__ void __maxnreg__(REGISTERS) row_products(const float *x, float *y, int n)
 {
     int i = blockIdx.x * THREADS + threadIdx.x;
     float a[112];
