@@ -69,6 +69,17 @@ class CheckOptions(options.Options):
     def by_name(self) -> bool:
         return any(map(_BY_NAME.fullmatch, self.arguments or ()))
 
+    @cached_property
+    def complete(self) -> set[str]:
+        """Names of kernels without parameters, if neither host code nor arguments by name describe their launches."""
+        from kernrec.kernel.cuda_signature import signatures
+        from kernrec.kernel.source_files import whole_source
+
+        if self.launches or self.by_name:
+            return set()
+        kernels = signatures(whole_source(with_entry(self.source)[0], self.flags.include))
+        return {each.name for each in kernels if not (each.parameters or each.template)}
+
     @property
     def seconds(self) -> float:
         return duration("--time", self.time)
@@ -91,7 +102,7 @@ def check(wanted: CheckOptions) -> None:
     of instructions and memory accesses are printed.
     """
     path, entry = with_entry(wanted.source)
-    program = wanted.runs or (path.suffix == ".cu" and _is_drafted(wanted, path))
+    program = wanted.runs or (path.suffix == ".cu" and _is_drafted(wanted, path, entry))
     own = wanted.runs or (program and wanted.launches and not wanted.by_name)
     for name in (*(("grid", "block", "shared") if own else ()), *(("blocks_of_cluster", "save") if program else ())):
         # A program chooses the grids and blocks of its launches itself.
@@ -149,13 +160,15 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
     return checks.results, status if status >= 0 else 128 - status
 
 
-def _is_drafted(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether to take launches from host code or assumptions. If so, the user's arguments only set variables."""
+def _is_drafted(wanted: CheckOptions, path: Path, entry: str | None) -> bool:
+    """Return whether the user's arguments, if any, only complete a launch from host code or from assumptions."""
+    from kernrec.checking.check_launch import entries_of
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import whole_source
 
     if wanted.by_name or not wanted.arguments:
-        return True
+        entries = [entry] if entry else entries_of(path, wanted.flags.include)
+        return len(entries) != 1 or entries[0] not in wanted.complete
     stated = {text.partition("=")[0] for text in wanted.arguments}
     return wanted.launches and stated <= variable_types(whole_source(path, wanted.flags.include)).keys()
 
@@ -218,12 +231,16 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     gpu = find_gpu(wanted.gpu)
     flags = wanted.flags
     block = "x".join(map(str, extents("--block", wanted.block))) if wanted.block else None
-    results, errors = {}, {}
+    results: dict[str, Checked] = {}
+    errors: dict[str, str] = {}
     progress = Steps(f"{path.name}: compiling")
     with progress:
         for name in [entry] if entry else entries_of(path, flags.include):
             progress.step(f"{name}: checking")
             try:
+                if name in wanted.complete:
+                    results |= _check_one(wanted, path, name)
+                    continue
                 stated = wanted.grid, block, wanted.arguments or (), (), str(wanted.shared) if wanted.shared else None
                 words = LaunchWords(name, *stated, **vars(flags))
                 made = program_launch(path, words, gpu, wanted.seconds, assume=not wanted.launches, sizes=CHECKED)

@@ -128,6 +128,12 @@ def test_sizes_that_the_file_does_not_state_are_assumed_or_given_by_name(source,
     assert "_Z" not in done.stdout + done.stderr
 
 
+def test_kernels_without_parameters_need_no_arguments(source):
+    source.write_text("__global__ void f() {}\n__global__ void g() {}\n")
+    for done in (check(source), check(f"{source}:f", "--grid", "2", "--cluster", "2")):
+        assert (done.returncode, "f: no errors in all blocks" in done.stderr) == (0, True), done.stderr
+
+
 KERNEL = beside(__file__, "special_arguments.cu")
 FIELDS = "s=struct(i8:-1,f32:2,i32:3)"
 LAUNCH = ("--grid", "1", "--block", "32")
