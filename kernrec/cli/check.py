@@ -227,6 +227,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     from kernrec.gpu import find_gpu
     from kernrec.interop.assumed_words import CHECKED
     from kernrec.interop.spec_text import LaunchWords
+    from kernrec.profile.launch_arguments import MOST_ELEMENTS
 
     gpu = find_gpu(wanted.gpu)
     flags = wanted.flags
@@ -244,6 +245,9 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
                 stated = wanted.grid, block, wanted.arguments or (), (), str(wanted.shared) if wanted.shared else None
                 words = LaunchWords(name, *stated, **vars(flags))
                 made = program_launch(path, words, gpu, wanted.seconds, assume=not wanted.launches, sizes=CHECKED)
+                for buffer, array in made.launch.buffers.items():
+                    if array.size > MOST_ELEMENTS:
+                        raise UsageError(f"{buffer} has {array.size} elements; at most {MOST_ELEMENTS} are accepted")
                 checked = check_launch(made.module, made.launch, made.describer, made.limits)
                 checked = without_guesses(checked, made.draft)
                 if not (wanted.launches or checked.findings or checked.blocks):

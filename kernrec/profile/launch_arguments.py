@@ -50,7 +50,8 @@ _ELEMENT = re.compile(r"([A-Za-z_]\w*)=([a-z]+[0-9]+:[^\[\]]+)")
 _VIEW = re.compile(r"([A-Za-z_]\w*)=(?:(texture|surface)(?:\(([\w=, ]*)\))?|map\(([\w=, ]*)\)):(.+)")
 _SHAPED = re.compile(r"(?:(zeros|nan|unwritten):)?([a-z]+[0-9]*)\[([0-9]{1,18}(?:x[0-9]{1,18})*)\]")
 _SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")
-_MOST_ELEMENTS = 1 << 28
+MOST_ELEMENTS = 1 << 28
+"""Maximum number of elements of a buffer."""
 
 
 @dataclass(frozen=True)
@@ -294,8 +295,8 @@ def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> 
         array = np.array(load_npy(buffer.path), order="C")
         return array, array.shape, f"{array.dtype.kind}{8 * array.dtype.itemsize}"
     kind, count = BUFFER_TYPES[_element_type(buffer.dtype, BUFFER_TYPES)], buffer.elements
-    if not 1 <= count <= _MOST_ELEMENTS:
-        raise UsageError(f"argument {text!r}: 1 to {_MOST_ELEMENTS} elements are accepted")
+    if not 1 <= count <= MOST_ELEMENTS:
+        raise UsageError(f"argument {text!r}: 1 to {MOST_ELEMENTS} elements are accepted")
     if buffer.value is not None:
         array = np.full(count, buffer.value).astype(kind)
     elif buffer.fill == "unwritten":

@@ -116,6 +116,7 @@ def test_check_refuses_grid_option_if_host_code_launches_kernels(tmp_path):
         ("", "<=", ("n=1000", "x=f32[n]", "--grid", "4", "--block", "128"), 0, "f: no errors in all blocks"),
         ("", "<", ("i32:4",), 2, "kernel 'f' takes 2 arguments, not 1"),
         ("", "<", ("x=f32[9]", "i32:9"), 0, "f: no errors in all blocks"),
+        ("", "<", ("n=300000000",), 1, "x has 300000000 elements; at most 268435456 are accepted"),
         (HOST, "<", (), 1, "f needs n=NUMBER; add it to `kernrec check"),
         (HOST, "<=", ("n=1000",), 1, "at offset 4000 of x"),
     ],
