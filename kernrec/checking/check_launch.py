@@ -119,16 +119,14 @@ def check_launch(
 def without_guesses(checked: Checked, draft: Draft) -> Checked:
     """Remove out-of-bounds errors for buffers whose size was guessed, and add a note."""
     stated = {text.partition("=")[0] for text in draft.launch.arguments} if draft.launch is not None else set()
-    guessed = draft.buffers.keys() - stated
-    beyond = {each.memory for each in checked.findings if each.kind == "out-of-bounds"} & guessed
+    guessed = {name: text for name, text in draft.buffers.items() if text.partition("=")[0] not in stated}
+    beyond = {each.memory for each in checked.findings if each.kind == "out-of-bounds"} & guessed.keys()
     if not beyond:
         return checked
     findings = tuple(each for each in checked.findings if each.kind != "out-of-bounds" or each.memory not in beyond)
-    names = ", ".join(sorted(beyond))
-    example = f"{draft.buffers[min(beyond)]}[n]"
-    note = (
-        f"a thread accesses bytes beyond {names}, whose size kernrec assumed; to report an error, state it: {example}"
-    )
+    names = ", ".join(guessed[name].partition("=")[0] for name in sorted(beyond))
+    sizes = " ".join(f"{text}[ELEMENTS]" for text in guessed.values())  # Other guesses may be as wrong.
+    note = f"a thread accesses bytes beyond {names}, whose size kernrec assumed; to report an error, state: {sizes}"
     return replace(checked, findings=findings, notes=(*checked.notes, note))
 
 

@@ -142,18 +142,18 @@ def test_race_check_has_no_false_alarm_with_80000_threads():
 
 
 SIZES = """
-__global__ void f(float *y, int n) { y[64 * n + threadIdx.x] = 1; }
+__global__ void f(float *Y, int n) { Y[64 * n + threadIdx.x] = 1; }
 float *made();
 int main() {
-    float *y = SIZE;
-    f<<<1, 64>>>(y, 128);
+    float *Y = SIZE;
+    f<<<1, 64>>>(Y, 128);
 }
 """
 
 
-@pytest.mark.parametrize(("size", "status"), [("made()", 0), ("0; cudaMalloc(&y, 128 * sizeof(float))", 1)])
+@pytest.mark.parametrize(("size", "status"), [("made()", 0), ("0; cudaMalloc(&Y, 128 * sizeof(float))", 1)])
 def test_access_beyond_a_buffer_of_guessed_size_is_no_error(size, status, tmp_path, capsys):
     (path := tmp_path / "sizes.cu").write_text(SIZES.replace("SIZE", size))
     assert app.run(["check", str(path)]) == status
     printed = capsys.readouterr()
-    assert ("bytes beyond y, whose size kernrec assumed" in printed.err) is (status == 0), printed
+    assert ("bytes beyond Y, whose size kernrec assumed" in printed.err) is (status == 0), printed
