@@ -251,7 +251,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
                 checked = check_launch(made.module, made.launch, made.describer, made.limits)
                 checked = without_guesses(checked, made.draft)
                 if not (wanted.launches or checked.findings or checked.blocks):
-                    raise KernrecError("; ".join((*checked.notes, made.draft.note)))
+                    raise KernrecError("; ".join(filter(None, (*checked.notes, made.draft.note))))
                 results[name] = _with_note(_with_note(checked, made.draft.note), made.draft.unset)
             except KernrecError as error:
                 errors[name] = str(error)

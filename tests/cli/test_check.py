@@ -112,6 +112,7 @@ def test_check_refuses_grid_option_if_host_code_launches_kernels(tmp_path):
     [
         ("", "<", (), 0, 'kernrec assumed --grid "ceil(n/block_x)", n=1000, which'),
         ("", "<=", (), 1, "whose size kernrec assumed; to report an error, state: x=f32[ELEMENTS]"),
+        ("", "<=", ("n=1000", "--grid", "8", "--block", "128"), 1, "state: x=f32[ELEMENTS]\n"),
         ("", "<=", ("n=1000", "x=f32[n]"), 1, "at offset 4000 of x"),
         ("", "<=", ("n=1000", "x=f32[n]", "--grid", "4", "--block", "128"), 0, "f: no errors in all blocks"),
         ("", "<", ("i32:4",), 2, "kernel 'f' takes 2 arguments, not 1"),
