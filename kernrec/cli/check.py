@@ -61,9 +61,10 @@ class CheckOptions(options.Options):
     @cached_property
     def launches(self) -> bool:
         """Return whether the host code of a CUDA file launches kernels."""
+        from kernrec.kernel.cuda_signature import without_comments
         from kernrec.kernel.source_files import whole_source
 
-        return "<<<" in whole_source(with_entry(self.source)[0], self.flags.include)
+        return "<<<" in without_comments(whole_source(with_entry(self.source)[0], self.flags.include))
 
     @property
     def by_name(self) -> bool:

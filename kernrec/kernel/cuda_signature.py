@@ -81,7 +81,7 @@ class Macro(NamedTuple):
 
 def signatures(source: str) -> tuple[Signature, ...]:
     """Return the kernels that a source declares, in order."""
-    text = _without_comments(source)
+    text = without_comments(source)
     aliases = type_aliases(text)
     kernels: dict[str, Signature] = {}
     for match in re.finditer(r"\b__global__\b", text):
@@ -109,7 +109,7 @@ def signatures(source: str) -> tuple[Signature, ...]:
 
 def variable_types(source: str) -> dict[str, str]:
     """Return the C++ type of each `__constant__` and `__device__` variable."""
-    text = re.sub(r"\b(?:__align__|alignas)\s*\(\s*\w+\s*\)", " ", _without_comments(source))
+    text = re.sub(r"\b(?:__align__|alignas)\s*\(\s*\w+\s*\)", " ", without_comments(source))
     return {match[2]: _plain(_STORAGE.sub(" ", match[1])) for match in _VARIABLE.finditer(text)}
 
 
@@ -127,7 +127,7 @@ def source_name(symbol: str) -> str:
 
 
 def macros(source: str) -> tuple[Macro, ...]:
-    text = _without_comments(source)
+    text = without_comments(source)
     by_name: dict[str, Macro] = {}
     for match in _MACRO.finditer(text):
         guard = re.compile(rf"#[ \t]*ifndef[ \t]+{match[1]}[ \t]*\n\s*$")
@@ -138,7 +138,7 @@ def macros(source: str) -> tuple[Macro, ...]:
 
 def kernel_body(source: str, kernel: str) -> str:
     """Return the body of a kernel without comments. It is empty if the source lacks the kernel."""
-    text = _without_comments(source)
+    text = without_comments(source)
     begin = re.search(rf"\b{kernel}\s*\(", text)
     body = text[_closing(text, begin.end()) :] if begin else ""
     return body[: _closing(body, body.find("{") + 1, "{}")] if "{" in body else ""
@@ -196,7 +196,8 @@ def type_aliases(text: str) -> dict[str, str]:
     return aliases
 
 
-def _without_comments(source: str) -> str:
+def without_comments(source: str) -> str:
+    """Return a source with empty strings and without comments. Lines keep their numbers."""
     return _COMMENT.sub(lambda m: '""' if m[0][0] == '"' else "\n" * m[0].count("\n") or " ", source)
 
 

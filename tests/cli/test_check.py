@@ -111,6 +111,7 @@ def test_check_refuses_grid_option_if_host_code_launches_kernels(tmp_path):
     ("host", "guard", "arguments", "status", "text"),
     [
         ("", "<", (), 0, 'kernrec assumed --grid "ceil(n/block_x)", n=1000, which'),
+        ("// <<<1, 32>>>", "<", ("n=9",), 0, 'kernrec assumed --grid "ceil(n/block_x)", which'),
         ("", "<=", (), 1, "whose size kernrec assumed; to report an error, state: x=f32[ELEMENTS]"),
         ("", "<=", ("n=1000", "--grid", "8", "--block", "128"), 1, "state: x=f32[ELEMENTS]\n"),
         ("", "<=", ("n=1000", "x=f32[n]"), 1, "at offset 4000 of x"),
