@@ -103,7 +103,7 @@ def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
     again = replace(query, objective=objective)
     about = Request(best.gpu.name, None, best.kernel.name, dict(problem.dims), problem.dtype, problem.layout, again)
-    explained = report(about, Context([database]), best.config)
+    explained = report(about, Context([database]), best.config, kernel=best.kernel)
     answer = analysis.as_dict()
     return {**answer, "notes": [*answer["notes"], *notes], "explanation": explained.as_dict()}
 
@@ -242,12 +242,10 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, que
                 changed.args = (readable(str(changed)), *changed.args[1:])
                 raise changed from None
             words = larger
-    # Include the file in the name, because other files may have a kernel with the same name.
-    name = f"{path.name}:{made.kernel.name}"
-    about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)
-    explained = report(about, Context([database]), made.config)
-    other = f"run {made.draft.command(gpu.name)}, then: kernrec explain --kernel {name} --gpu {gpu.name}"
-    notes = [note.replace("add it to the command", other) for note in made.draft.notes]
+    about = Request(gpu.name, None, made.kernel.name, dict(problem.dims), problem.dtype, problem.layout, query)
+    # Pass the kernel, because the database may contain others with this name, such as earlier launches of this kernel.
+    explained = report(about, Context([database]), made.config, kernel=made.kernel)
+    notes = made.draft.notes
     advice: list[LineAdvice] = []
     # Random integers reveal more about branches, but may be invalid as indices. So try zeros second.
     for zeros in (False, True):

@@ -10,6 +10,7 @@ import numpy as np
 
 from kernrec.errors import NoKernelError, UsageError, unknown
 from kernrec.gpu import find_gpu
+from kernrec.kernel import Kernel
 from kernrec.model.analytical.spread import SOURCES, Source
 from kernrec.recommender.candidates import CandidateSet, candidate_set
 from kernrec.recommender.context import Context
@@ -169,20 +170,22 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
     return f"{reached}. {_REMEDIES[recommendation.bottleneck]}."
 
 
-def explainable(request: Request, context: Context) -> tuple[CandidateSet, Mapping[str, int]]:
+def explainable(
+    request: Request, context: Context, kernel: Kernel | None = None
+) -> tuple[CandidateSet, Mapping[str, int]]:
     """Return the candidates of one kernel at several power limits, and the config to explain by default.
 
     The default power limit comes first, then the requested limit, then a range of limits. For an op, return the kernel
-    and the config of the top recommendation. For a kernel, return an empty config.
+    and the config of the top recommendation. For a kernel, return an empty config. `kernel` is as for `report`.
 
     Raises:
         UsageError: a name is unknown, or the objective is `pareto`.
         KernrecError: nothing can run the problem, or there are no profiles to predict from.
     """
     gpu, query = find_gpu(request.gpu), request.query
-    best, kernel = None, None
+    best = None
     if request.kernel is not None:
-        kernel = context.kernel(request.kernel)
+        kernel = kernel or context.kernel(request.kernel)
         problem = request.problem_of(kernel)
     else:
         answer = Recommender(context=context).answer(replace(request, query=replace(query, top=1)))
@@ -289,6 +292,7 @@ def report(
     config: Mapping[str, int],
     against: Mapping[str, int] | None = None,
     top: int = 5,
+    kernel: Kernel | None = None,
 ) -> Report:
     """Explain the best config with the given values of tunables.
 
@@ -297,12 +301,13 @@ def report(
         config: values of tunables of the config to explain.
         against: values of tunables of the config to compare with, or None for no comparison.
         top: maximum number of recommended changes.
+        kernel: kernel to explain, or None for the newest kernel with the request's name.
 
     Raises:
         UsageError: a name is unknown, or no config has these values.
         KernrecError: nothing can run the problem, or there are no profiles to predict from.
     """
-    candidates, default = explainable(request, context)
+    candidates, default = explainable(request, context, kernel)
     objective, limit_w = request.query.objective, request.query.power_limit_w
     point = 0 if limit_w is None else [point.power_limit_w for point in candidates.points].index(limit_w)
     position = pick_config(candidates, config or default, objective, point)
