@@ -87,6 +87,19 @@ def draft_spec(
     return replace(draft, chosen=(*named, *chosen))
 
 
+def _reached_code(source: str, kernel: str) -> str:
+    """Return the code of a kernel, of the device functions that it calls, and of the macros in this code."""
+    code = kernel_body(source, kernel)
+    helpers = dict.fromkeys(re.findall(r"__device__[^;{}()]*?\b(\w+)\s*\(", source))
+    for name in reversed(helpers):  # C++ defines a function after the functions that it calls.
+        if re.search(rf"\b{name}\b", code):
+            code += kernel_body(source, name)
+    for name, text in reversed(re.findall(r"#[ \t]*define[ \t]+(\w+)((?:\\\n|.)*)", source)):
+        if re.search(rf"\b{name}\b", code):
+            code += text
+    return code
+
+
 class _Drafter:
     def __init__(
         self, source: Path, words: LaunchWords, sm: int, suggest: bool, compiled: dict[tuple[object, ...], Result]
@@ -146,16 +159,18 @@ class _Drafter:
     def _grid_for_any_block(self, launch: HostLaunch) -> str:
         """Return the launch's grid, with which each block size in `self.extents` does the same work.
 
-        If an axis only numbers threads (`blockIdx.x * blockDim.x`), keep its number of threads. If the threads of a
-        block share a loop (`i += blockDim.x`), any block size is correct. Otherwise, keep the launch's block size.
+        If an axis only numbers threads (`blockIdx.x * blockDim.x`) and counts them (`blockDim.x * gridDim.x`), keep its
+        number of threads. If the threads of a block share a loop (`i += blockDim.x`), any block size is correct.
+        Otherwise, keep the launch's block size.
         """
         axes = [*split_expressions(launch.grid or ""), "1", "1"][:3]
-        body = kernel_body(self.text, self.signature.name)
+        code = _reached_code(self.text, self.signature.name)
         for n, extent in enumerate(short_extents(launch.block or _BLOCKS[self.facts.block_axes][2])):
-            block, size = f"blockIdx\\.{_AXES[n]}", f"blockDim\\.{_AXES[n]}"
-            index = rf"{block}\s*[*,]\s*\(?\s*{size}|{size}\s*[*,]\s*{block}"  # The comma is for __mul24.
-            numbered = 0 < len(re.findall(index, body)) == len(re.findall(block, body))
-            strided = re.search(rf"\+=\s*{size}\b", body) and not re.search(rf"{block}\s*\*\s*[A-Z\d]", body)
+            block, size, of_grid = (rf"{word}\.{_AXES[n]}" for word in ("blockIdx", "blockDim", "(?:blockIdx|gridDim)"))
+            # The comma is for __mul24.
+            rest = re.sub(rf"{of_grid}\s*[*,]\s*\(?\s*{size}|{size}\s*[*,]\s*{of_grid}", "", code)
+            numbered = re.search(block, code) and not re.search(f"{of_grid}|{size}", rest)
+            strided = re.search(rf"\+=\s*{size}\b", code) and not re.search(rf"{block}\s*\*\s*[A-Z\d]", code)
             if "block_" in axes[n] or (strided and not numbered):
                 continue
             self.extents[n] = [extent]
@@ -163,7 +178,7 @@ class _Drafter:
                 constant = axes[n].isdecimal()
                 threads = extent * int(axes[n]) if constant else extent
                 self.extents[n] = [size for size in range(1, 1025) if threads % size == 0]
-                axes[n] = f"{threads if constant else f'({axes[n]})*{extent}'}/block_{_AXES[n]}"
+                axes[n] = f"ceil({threads if constant else f'({axes[n]})*{extent}'}/block_{_AXES[n]})"
         return ", ".join(short_extents(axes))
 
     def draft(self) -> Draft:

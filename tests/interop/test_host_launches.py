@@ -289,12 +289,15 @@ LOOP = "for (int i = threadIdx.x; i < n; i += blockDim.x) x[blockIdx.x * n + i] 
         (INDEX, "n / 256, 256", [(256,), (64,), (128,)]),
         (INDEX, "dim3(4, 24), dim3(16, 16)", [(16, 16), (32, 4), (32, 8), (32, 16), (64, 4)]),
         ("x[blockIdx.x * 256 + threadIdx.x] = blockDim.x;", "4, 256", [(256,)]),
+        (f"{INDEX} x[i / blockDim.x] = 1;", "4096, 256", [(256,)]),
+        ("x[id()] = blockIdx.x * blockDim.x;", "4096, 256", [(256,)]),
         (LOOP, "4, 64", [(64,), (128,), (256,), (512,)]),
     ],
 )
 def test_every_tried_block_size_does_the_work_of_the_host_launch(tmp_path, body, launch, blocks):
     (path := tmp_path / "f.cu").write_text(
-        f"#define N (1 << 20)\n__global__ void f(float *x, int n) {{ {body} }}\n"
+        "#define N (1 << 20)\n#define ID blockIdx.x\n__device__ int id() { return ID; }\n"
+        f"__global__ void f(float *x, int n) {{ {body} }}\n"
         f"int main() {{ int n = N; float *x; cudaMalloc(&x, 4 * n); f<<<{launch}>>>(x, n); }}"
     )
     kernel = draft_spec(path, LaunchWords()).kernel()
@@ -303,3 +306,5 @@ def test_every_tried_block_size_does_the_work_of_the_host_launch(tmp_path, body,
     launches = [bind_launches(kernel, space.config(row), problem, 80)[0] for row in range(len(space))]
     assert {each.block for each in launches} == {(*block, 1, 1)[:3] for block in blocks}
     assert body == LOOP or len({tuple(map(mul, each.grid, each.block)) for each in launches}) == 1
+    rounded = draft_spec(path, LaunchWords(block="96")).kernel().launches[0].grid[0].evaluate({"n": 1 << 20})
+    assert body != INDEX or rounded * 96 >= launches[0].grid[0] * launches[0].block[0]
