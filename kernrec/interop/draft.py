@@ -70,6 +70,8 @@ class Draft:
     """Type and content (`x=f32` or `x=zeros:i32`) of buffers whose size the user did not state, keyed by spec name."""
     chosen: tuple[str, ...] = ()
     """Arguments of `kernrec analyze` that kernrec chose."""
+    stated: tuple[str, ...] = ()
+    """Arguments of `kernrec analyze` that the user gave."""
 
     def kernel(self) -> Kernel:
         """Return the drafted kernel. Raise `UsageError` if the draft is incomplete or invalid."""
@@ -100,10 +102,11 @@ class Draft:
         return [note for note in (self.note, assumed, self.unset) if note]
 
     def command(self, gpu: str) -> str:
-        """Return a complete `kernrec analyze` command, with example values for missing parts."""
+        """Return a complete `kernrec analyze` command, with the user's words and example values for missing parts."""
         words = [word if '"' in word or not re.search(r"[\[(*]", word) else f"'{word}'" for word in self.chosen]
         words = [word for word in words if not word.endswith(f":{self.entry}'")]
-        return " ".join([analyze_command(self.source, self.entry, gpu), *(words if self.chosen else ["--init"])])
+        command = analyze_command(self.source, self.entry, gpu)
+        return " ".join([command, *map(shlex.quote, self.stated), *(words if self.chosen else ["--init"])])
 
 
 def analyze_command(source: Path, entry: str, gpu: str) -> str:

@@ -69,9 +69,10 @@ def draft_spec(
     compiled: dict[tuple[object, ...], Result] = {}
     instance = example_entry(whole_source(source, words.include), words.entry) if assume else None
     named = (*((f"'{source.name}:{instance}'",) if instance else ()), *words.assumed)
+    stated = words.stated
     words = with_words(replace(words, entry=instance or words.entry, assumed=()), words.assumed)
     drafter = _Drafter(source, words, sm, suggest, compiled)
-    draft = drafter.draft()
+    draft = replace(drafter.draft(), stated=stated)
     if not draft.missing or suggest:
         return replace(draft, chosen=named)
     chosen = drafter.assumed_words(sizes)
@@ -83,7 +84,7 @@ def draft_spec(
         if complete.missing and (further := drafter.assumed_words(sizes)):  # Choose sizes that are still unknown, too.
             chosen = (*chosen, *further)
             complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
-        draft = draft if complete.missing else complete
+        draft = draft if complete.missing else replace(complete, stated=stated)
     return replace(draft, chosen=(*named, *chosen))
 
 

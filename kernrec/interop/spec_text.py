@@ -41,6 +41,16 @@ class LaunchWords:
     """Note on the origin of macros, options and folders, or an empty string."""
 
     @property
+    def stated(self) -> tuple[str, ...]:
+        """Return the user's arguments and options as words of a command line. Omit flags that another file states."""
+        options = {"--grid": [self.grid], "--block": [self.block], "--tune": self.tunables, "--shared": [self.shared]}
+        if not self.note:
+            defines = [f"{name}={value}" for name, value in self.defines.items()]
+            options |= {"-D": [*defines, *self.options], "-I": self.include}
+        pairs = [(name, value) for name, values in options.items() for value in values if value is not None]
+        return (*self.arguments, *(word for pair in pairs for word in pair))
+
+    @property
     def expressions(self) -> str:
         """Return a text that contains all expressions in which the user may have named dimensions."""
         sizes = [text.partition("=")[2] for text in self.arguments]

@@ -64,10 +64,12 @@ def test_analyze_requests_values_if_the_assumed_ones_fail(tmp_path, capsys):
     (path := tmp_path / "thirds.cu").write_text(
         "__global__ void thirds(float *x, int n) { x[-3 * int(blockIdx.x * 64 + threadIdx.x)] = n; }"
     )
-    assert app.run(["analyze", str(path), "--gpu", "t4", "--db", str(tmp_path / "own.db")]) == 2
+    stated = ["n=64", "--shared", "n*4", "-D", "K=3"]
+    assert app.run(["analyze", str(path), *stated, "--gpu", "t4", "--db", str(tmp_path / "own.db")]) == 2
     printed = capsys.readouterr().err
     assert "thirds does not run with assumed values: thread (" in printed
-    command = f'kernrec analyze {path}:thirds --gpu t4 --block 64 --grid "ceil(n/64)" n=1048576'
+    words = "n=64 --shared 'n*4' -D K=3 --block 64 --grid"
+    command = f'kernrec analyze {path}:thirds --gpu t4 {words} "ceil(n/64)"'
     assert printed.rstrip().endswith(f"which is in no buffer; if the values are wrong, correct them in: {command}")
 
 
