@@ -206,8 +206,8 @@ def print_comparison(
         limit = ", default power limit" if most_w is None else f", power limit of at most {human(most_w, 'W')}"
     title = f"{title}{kind}{whose}, objective {first.query.objective}{limit}{scope}"
     print_columns(title, _comparison_columns(compared, len(dtypes) > 1, several, len(runs) > 1))
-    if len(rows) > 1 and not several:
-        print_line(verdict(rows))
+    if not several and (best := verdict(rows)):
+        print_line(best)
     notes.print([*unfit, *missing, *(note for answer in answers for note in answer.notes), SHARED_ERROR])
 
 

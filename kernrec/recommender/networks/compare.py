@@ -1,7 +1,10 @@
 """Compare power limits, clocks, GPUs and batch sizes on one network: memory, time and energy."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Any, Literal
 
 import numpy as np
@@ -321,15 +324,24 @@ _FACTOR = 1.5
 """Minimum ratio of times to write as a factor ("1.5 times as long") instead of a percentage."""
 
 
-def verdict(rows: Sequence[ComparedGpu]) -> str:
-    """Return a sentence that names the fastest GPU and the GPU with the lowest energy."""
+def verdict(compared: Sequence[ComparedGpu]) -> str:
+    """Return a sentence that names the fastest GPU and the GPU with the lowest energy.
+
+    Only GPUs that run all layers count. The sentence is empty if there are fewer than two.
+    """
+    layers = [Counter(layer.name for layer in row.answer.layers) for row in compared]
+    every = reduce(or_, layers)
+    rows = [row for row, names in zip(compared, layers, strict=True) if names == every]
+    if len(rows) < 2:
+        return ""
+    among = "Among GPUs that run every layer, " if len(rows) < len(compared) else ""
     fastest, lowest_energy = max(rows, key=lambda row: row.rate), min(rows, key=lambda row: row.energy.value)
     if fastest is lowest_energy:
-        return f"{fastest.gpu.title} is expected to be the fastest and to take the least energy."
+        return f"{among}{fastest.gpu.title} is expected to be the fastest and to take the least energy."
     slower, less = fastest.rate / lowest_energy.rate - 1.0, 1.0 - lowest_energy.energy.value / fastest.energy.value
     longer = f"{1.0 + slower:.2g} times as long" if slower >= _FACTOR - 1.0 else f"{slower * 100:.2g} % longer"
     return (
-        f"{fastest.gpu.title} is expected to be the fastest;"
+        f"{among}{fastest.gpu.title} is expected to be the fastest;"
         f" {lowest_energy.gpu.title} to take {less * 100:.2g} % less energy"
         f" and {longer}."
     )

@@ -15,7 +15,7 @@ from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.backend import backend_of
-from kernrec.recommender.networks.compare import ComparedGpu, best_of, compare_gpus, sweep_network
+from kernrec.recommender.networks.compare import ComparedGpu, best_of, compare_gpus, sweep_network, verdict
 from kernrec.recommender.networks.layers import NetworkRequest, shapes_as_network
 from kernrec.recommender.networks.network import answer_network
 from kernrec.recommender.networks.result import WORTH_IT
@@ -218,6 +218,11 @@ def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(recommend
     assert "v100" in missing[0]
     with pytest.raises(KernrecError, match="V100"):
         compare_gpus(recommender, find_gpus("v100"), quantized, Query())
+    layers = (workload("bert-base").layers[0], workload("mixtures-of-experts").layers[-1])
+    unequal = NetworkRequest(Workload("x", "x", "", layers))
+    rows, _ = compare_gpus(recommender, find_gpus("a100,l4,h100"), unequal, Query())  # an A100 runs one of them
+    assert verdict(rows).startswith("Among GPUs that run every layer, NVIDIA H100")
+    assert verdict(rows[:2]) == ""
 
 
 def test_backend_baseline_of_a_split_layer_is_one_call(recommender):
