@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from kernrec import paths
 from kernrec.cli import options
@@ -199,10 +199,13 @@ def _print_answers(
 ) -> None:
     """Print the answers, with one table per shape if there are several GPUs."""
     form, notes = wanted.printed.form, NotePrinter(wanted.why)
-    answers = [answer for each in by_shape for answer in each]
+    order = [gpu.name for gpu in wanted.named_gpus]
+    answers = sorted((answer for each in by_shape for answer in each), key=lambda answer: order.index(answer.gpu.name))
+    several = len(order) * len(by_shape) > 1
     if form is Form.JSON:
         regrets = [{str(each.objective): each.as_dict() for each in recommender.regrets(answer)} for answer in answers]
-        _print_objects([answer.as_dict() | {"regret": regret} for answer, regret in zip(answers, regrets, strict=True)])
+        documents = [answer.as_dict() | {"regret": regret} for answer, regret in zip(answers, regrets, strict=True)]
+        print_json(documents if several else documents[0])
         notes.print(missing)
         return
     from kernrec.cli.recommendations import print_gpus, print_recommendations
@@ -224,10 +227,6 @@ def _print_answers(
     notes.print(missing)
 
 
-def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
-    print_json(objects[0] if len(objects) == 1 else objects)
-
-
 def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> None:
     from kernrec.cli.network_tables import network_csv, print_comparison, print_network, print_sweep
     from kernrec.recommender.networks.compare import ComparedGpu, compare_gpus
@@ -242,9 +241,10 @@ def _print_networks(recommender: "Recommender", wanted: RecommendOptions) -> Non
         return
     answered = [row for row in rows if isinstance(row, ComparedGpu)]
     if form is Form.JSON:
-        _print_objects(
-            [row.sweep.as_dict() if row.sweep else row.answer.as_dict_with_regrets(recommender) for row in answered]
-        )
+        documents = [
+            row.sweep.as_dict() if row.sweep else row.answer.as_dict_with_regrets(recommender) for row in answered
+        ]
+        print_json(documents if len(wanted.named_gpus) * len(wanted.batches) > 1 else documents[0])
     elif form is Form.CSV:
         print_csv([cells for row in answered for cells in network_csv(row.answer, row.sweep)])
     else:

@@ -69,6 +69,9 @@ def test_gpus_are_compared_in_one_table(capsys):
     printed = capsys.readouterr()
     assert "l4 " not in printed.out
     assert "note: l4 is left out: no kernel implements attention" in printed.err
+    for gpus, more, listed in (("h200,l4", 0, ["h200-sxm"]), ("h200,h100", 1, 2 * ["h200-sxm"] + 2 * ["h100-sxm"])):
+        assert run([*problem[:5], "--dtype", "fp8", "--json", *("--shape", shape) * more, "--gpu", gpus]) == 0
+        assert [answer["gpu"] for answer in json.loads(capsys.readouterr().out)] == listed
 
 
 @pytest.mark.parametrize("words", [
