@@ -7,7 +7,7 @@ from typing import Any
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.op import Problem
-from kernrec.op.dtype import bytes_of
+from kernrec.op.dtype import FORMATS, bytes_of
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.json_form import JsonForm
 from kernrec.util.light_dataclass import dataclass
@@ -62,7 +62,8 @@ def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
     """
     if not workload.one_network or len(layers) < len(workload.layers):
         return Memory(0, 0, max(sum(map(int, layer.problem.tensor_bytes.values())) for layer in layers), 0)
-    dtype = next(layer.problem.dtype for layer in reversed(layers))
+    dtypes = [layer.problem.dtype for layer in reversed(layers)]
+    dtype = next((dtype for dtype in dtypes if dtype not in FORMATS), "bf16")  # Embeddings are not quantized.
     weights, cache, largest = bytes_of(workload.embedding, dtype), 0, 0
     for layer in layers:
         own, cached, moved = _parts(layer.problem)
