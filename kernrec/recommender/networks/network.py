@@ -31,7 +31,7 @@ from kernrec.recommender.networks.total import (
     today_name,
 )
 from kernrec.recommender.recommender import Recommender
-from kernrec.recommender.request import KERNREC, MIXED, Query
+from kernrec.recommender.request import KERNREC, MIXED, Objective, Query
 from kernrec.recommender.result import Answer, Recommendation
 from kernrec.util.human import Note, human
 
@@ -138,25 +138,27 @@ def _is_covered(layers: Sequence[LayerAnswer], baselines: Sequence[Baseline | No
 
 
 def _faster(answer: NetworkAnswer, others: Sequence[tuple[str, Sequence[Baseline | None]]]) -> str:
-    """Return a sentence on the fastest other backend if it is clearly faster, or an empty text."""
-    if answer.headline_name == RECOMMENDED:
+    """Return a sentence on the fastest other backend if it takes clearly less time, or an empty text."""
+    if answer.headline_name == RECOMMENDED or not answer.workload.one_network or answer.objective is Objective.ENERGY:
         return ""
     layers, today = answer.layers, answer.headline
-    latencies = {today.latency_s.value: answer.backend}
+    latencies = {answer.backend: today.latency_s}
     for name, baselines in others:
         if _is_covered(layers, baselines):
             costs = [
                 (layer.count, layer.costs if baseline is None else costs_of(baseline))
                 for layer, baseline in zip(layers, baselines, strict=True)
             ]
-            latencies[Total.of(name, costs, answer.exchange, today.complete).latency_s.value] = name
-    least_s = min(latencies)
-    if (saved := 1 - least_s / today.latency_s.value) < CLEARLY:
+            latencies[name] = Total.of(name, costs, answer.exchange, today.complete).latency_s
+    faster, least_s = min(latencies.items(), key=lambda item: item[1].value)
+    if (saved := 1 - least_s / today.latency_s) < CLEARLY:
         return ""
+    within = least_s.high >= today.latency_s.low  # The error may be larger than the difference.
     hosted = [layer.baseline.backend for layer in layers if layer.baseline is not None and layer.baseline.host_time]
     return (
-        f"{answer.gpu.name}, batch {answer.batch}: {latencies[least_s]} is expected to take {human(least_s, 's')},"
-        f" {saved * 100:.0f} % less time than {answer.backend}: --backend {latencies[least_s].lower()}"
+        f"{answer.gpu.name}, batch {answer.batch}: {faster} {'may' if within else 'is expected to'} take"
+        f" {human(least_s.value, 's')}, {saved * 100:.0f} % less time than {answer.backend}"
+        f"{', within the error' if within else ''}: --backend {faster.lower()}"
         + "".join(f"; times of {name} include the host's" for name in dict.fromkeys(hosted))
     )
 

@@ -185,7 +185,7 @@ class NetworkAnswer(JsonForm):
     headline_name: str = RECOMMENDED
     """Name of the total that represents the network."""
     faster: str = ""
-    """Sentence on another backend that is expected to be clearly faster than `backend`. Empty if there is none."""
+    """Sentence on another backend that takes or may take clearly less time than `backend`. Empty if there is none."""
 
     batch = Alias[int]("Batch size of the layers.", "workload.batch")
     tp = Alias[int]("Number of GPUs that the layers are split over.", "workload.tp")

@@ -93,12 +93,16 @@ def test_only_requested_backends_are_compared(recommender):
 
 def test_clearly_faster_backend_is_named_with_its_total(recommender):
     network = shapes_as_network("matmul", ["m=32,n=2112,k=7168", "m=32,n=7168,k=2048", "m=32,n=7168,k=256"], "f8block")
+    assert not answer_network(recommender, "h200", NetworkRequest(network), Query("latency")).faster
+    network = replace(network, one_network=True)
+    assert not answer_network(recommender, "h200", NetworkRequest(network), Query("energy")).faster
     answer = answer_network(recommender, "h200", NetworkRequest(network), Query("latency"))
     assert answer.backend == "vLLM"  # the only backend that runs n = 2112
     other = answer_network(recommender, "h200", NetworkRequest(network), Query("latency", backends=("SGLang",)))
     assert f"SGLang is expected to take {human(other.headline.latency_s.value, 's')}, " in answer.notes[0]
     assert answer.notes[0].endswith("--backend sglang; times of vLLM include the host's")
     assert not other.faster
+    assert ", within the error: " in answer_network(recommender, "l4", NetworkRequest("gpt2"), Query("latency")).faster
     baselines = [baseline for layer in answer.layers for baseline in layer.answer.baselines]
     assert {baseline.backend for baseline in baselines if baseline.host_time} == {"vLLM"}
 
@@ -218,9 +222,8 @@ def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(recommend
     assert "v100" in missing[0]
     with pytest.raises(KernrecError, match="V100"):
         compare_gpus(recommender, find_gpus("v100"), quantized, Query())
-    layers = (workload("bert-base").layers[0], workload("mixtures-of-experts").layers[-1])
-    unequal = NetworkRequest(Workload("x", "x", "", layers))
-    rows, _ = compare_gpus(recommender, find_gpus("a100,l4,h100"), unequal, Query())  # an A100 runs one of them
+    unequal = Workload("x", "x", "", (workload("bert-base").layers[0], workload("mixtures-of-experts").layers[-1]))
+    rows, _ = compare_gpus(recommender, find_gpus("a100,l4,h100"), NetworkRequest(unequal), Query())
     assert verdict(rows).startswith("Among GPUs that run every layer, NVIDIA H100")
     assert verdict(rows[:2]) == ""
 
