@@ -11,6 +11,7 @@ The annotated fields of a class are the options, in the order of --help. A field
 includes its options. `Options` has defaults for all shared options.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, wraps
 from inspect import Parameter, Signature
@@ -51,15 +52,15 @@ def gpu_names(text: str) -> str:
     """Replace GPU files (.toml) in the value of --gpu by the names of their GPUs."""
     if ".toml" not in text.lower():
         return text
-    from kernrec.gpu.gpu_file import gpu_names
+    from kernrec.gpu.gpu_file import gpu_name, gpu_names
 
-    return gpu_names(text)
+    return gpu_name(Path(text)) if os.path.isfile(text) else gpu_names(text)
 
 
 def _one_gpu(text: str) -> str:
-    if "," in text:
+    if "," in (name := gpu_names(text)):
         raise UsageError(f"--gpu {text!r:.60}: this command takes one GPU")
-    return gpu_names(text)
+    return name
 
 
 Gpu = Annotated[str, option("GPU name (`kernrec list gpus`) or .toml file.", "--gpu", panel=PROBLEM, callback=_one_gpu)]

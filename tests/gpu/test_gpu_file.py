@@ -116,10 +116,11 @@ def test_catalog_gpu_with_changed_figures_gets_another_name():
 
 def test_every_prediction_command_accepts_a_gpu_file(tmp_path, capsys):
     path = written(tmp_path, gpu_text(find_gpu("l4"), "cli-card"))
+    (comma := tmp_path / "my,card.toml").write_bytes(path.read_bytes())
     for command in (
         ["recommend", "--op", "softmax", "--gpu", str(path), "--shape", "rows=64,columns=64", "--json"],
-        ["explain", "--op", "softmax", "--gpu", str(path), "--shape", "rows=64,columns=64"],
         ["recommend", "--op", "softmax", "--gpu", f"{path},l4", "--shape", "rows=64,columns=64"],
+        ["explain", "--op", "softmax", "--gpu", str(comma), "--shape", "rows=64,columns=64"],
     ):
         assert run(command) == 0, command
         printed = capsys.readouterr().out
