@@ -26,8 +26,6 @@ ret;
 
 
 class Text:
-    """The PTX of a random program."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._labels = 0

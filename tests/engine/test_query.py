@@ -39,7 +39,6 @@ def evaluate_node(*node: object) -> None:
 
 
 def launch(**changed: object) -> object:
-    """Return a launch over a space of two configs, and the space."""
     arguments = {
         "space": query.Space({"a": integers(1, 2)}, None, {}, {}, [], [], 9),
         "access": query.Access(integers(0), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)),

@@ -20,7 +20,6 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture
 def write(tmp_path):
-    """Return a function that writes the spec with one text replaced."""
 
     def edited(old: str, new: str) -> Path:
         text = SPEC.read_text()

@@ -62,7 +62,6 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 async def session(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Start a server, and return its tools and the answers to `CALLS`."""
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client
 

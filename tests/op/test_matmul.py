@@ -44,7 +44,6 @@ def test_batched_matmul_reference_equals_separate_matmuls(m, n, k, batch, layout
 
 
 def _activated(activation: int, values: list[float]) -> np.ndarray:
-    """Return the activation of each value, computed by a matmul with b = 1."""
     problem = MATMUL.problem("f64", m=len(values), n=1, k=1, activation=activation)
     return reference(problem, {"a": np.array(values)[:, None], "b": np.ones((1, 1))})["c"][:, 0]
 

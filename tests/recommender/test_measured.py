@@ -26,7 +26,6 @@ PROBLEM = find_op("matmul").problem(**SHAPE)
 
 @pytest.fixture(scope="module")
 def predicted():
-    """Return the forty configs with the lowest predicted latency."""
     return Recommender([]).recommend("matmul", GPU, SHAPE, query=Query(Objective.LATENCY, top=40)).recommendations
 
 

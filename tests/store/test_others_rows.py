@@ -28,7 +28,6 @@ def theirs(folder: Path, *rows: Measurement) -> Path:
 
 @pytest.fixture
 def own(tmp_path):
-    """Create a database of one own measurement of 1 ms."""
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements([measurement(position=3)])

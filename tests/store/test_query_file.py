@@ -61,7 +61,6 @@ def reader(shared, tmp_path):
 
 @pytest.fixture
 def own(tmp_path, profile, monkeypatch):
-    """Create a user's database with rows, a profile and its query file."""
     monkeypatch.setenv("KERNREC_DB", str(path := tmp_path / "own.duckdb"))
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(rows_of("ann", 1e-3))

@@ -23,7 +23,6 @@ Rows = Sequence[Measurement]
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory):
-    """Return the times of a typical GPU, by problem."""
     path = tmp_path_factory.mktemp("truth") / "all.duckdb"
     make_measured_database(path, PROBLEMS, CONFIGS, factor=1.3)
     with Database.open(path) as database:
@@ -54,7 +53,6 @@ def loaded(path: Path, people: Mapping[str, Rows], own: Rows = ()) -> Dataset:
 
 
 def levels(data: Dataset, truth: Dataset) -> dict[str, float]:
-    """Return each problem's median time relative to a typical GPU."""
     usual = {group.problem: group for group in truth.groups}
     return {
         group.problem: float(np.median(group.latency_s) / np.median(usual[group.problem].latency_s))

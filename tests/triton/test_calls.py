@@ -95,8 +95,6 @@ def test_index_contents_are_stored_beside_the_call_and_views_are_described(tmp_p
 
 
 class Matrix(np.ndarray):
-    """Array with the attributes that a tensor descriptor needs."""
-
     def data_ptr(self) -> int:
         return 1 << 20
 

@@ -65,7 +65,6 @@ def tuned(bench: Any, function: Any = None, configs: Any = None, key: Any = ("n"
 
 
 def launch(function: Any, n: int = N, factor: float = 2.0) -> dict[str, Any]:
-    """Launch a function and return the constants that Triton chose."""
     x = Tensor("float32", n)
     function[tuned_kernels.grid](x, x, n, factor)
     return dict(function.best_config.kwargs)

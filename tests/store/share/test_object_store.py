@@ -137,7 +137,6 @@ def test_concurrent_pushes_to_a_bucket_are_visible_over_http(s3, tmp_path):
 
 class Answers(BaseHTTPRequestHandler):
     target = ""
-    """URL to which redirects lead."""
 
     def do_GET(self) -> None:
         if self.path.startswith("/away/"):
