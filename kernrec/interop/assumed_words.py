@@ -13,6 +13,7 @@ from kernrec.interop.host_expressions import UnknownError
 from kernrec.interop.host_program import HostProgram
 from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel.cuda_signature import kernel_body, macros
+from kernrec.kernel.expression import identifier
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.launch_arguments import read_structure
 from kernrec.ptx.state.results import OUTSIDE
@@ -135,6 +136,13 @@ def _elements(source: str, kind: str) -> tuple[str, int]:
     with suppress(UnknownError):
         return "zeros:f32", max(program.size_of(kind) // 4, 1)
     return "zeros:f32", 1
+
+
+def bound_along(axis: str, body: str, names: Sequence[str]) -> str | None:
+    """Return the size with which a kernel compares its index along an axis, as in `if (column < n)`."""
+    index = re.search(rf"(\w+)\s*=[^;=,]*\bblockIdx\.{axis}\b", body)
+    bounds = re.findall(rf"\b{index[1]}\s*(?:\+\s*\w+\s*)?<\s*(\w+)", body) if index else ()
+    return next((bound for bound in map(identifier, bounds) if bound in names), None)
 
 
 def is_size(name: str) -> bool:

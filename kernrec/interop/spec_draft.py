@@ -13,7 +13,7 @@ from typing import Any
 
 from kernrec.compile.compiled import CompileError, Result
 from kernrec.errors import UsageError
-from kernrec.interop.assumed_words import TIMED, Sizes, assumed_words, is_size, with_words
+from kernrec.interop.assumed_words import TIMED, Sizes, assumed_words, bound_along, is_size, with_words
 from kernrec.interop.draft import Draft, DraftTunable, example_entry
 from kernrec.interop.drafted_code import DraftedCode
 from kernrec.interop.host_launches import STRUCTURE, HostLaunch, filled_variables, host_launches
@@ -273,7 +273,12 @@ class _Drafter:
 
     def _grid_example(self) -> str:
         axes = self.facts.grid_axes
-        dims = [name for name in self.arguments.dims if is_size(name)] or (["4096"] if axes == 1 else ["1024"] * axes)
+        names = [name for name in self.arguments.dims if is_size(name)] or ["4096" if axes == 1 else "1024"]
+        names += names[-1:] * (axes - len(names))  # A single size is the side of a square.
+        body = kernel_body(self.text, self.signature.name)
+        bounds = [bound_along(axis, body, names) for axis in _AXES[:axes]]
+        others = iter([name for name in names if name not in bounds] or names)
+        dims = [bound or next(others) for bound in bounds]
         tiles = [0 if self.facts.reads_block else tile for tile in self.facts.tiles[:axes]]
         extents = [str(tile) if tile > 1 else f"block_{axis}" for tile, axis in zip(tiles, _AXES, strict=False)]
         return ", ".join(f"ceil({dim}/{extent})" for dim, extent in zip(dims, extents, strict=False))

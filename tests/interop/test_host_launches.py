@@ -116,12 +116,17 @@ def test_parameter_with_a_reserved_name_becomes_a_renamed_dimension(tmp_path):
     assert dict(draft.kernel().definition.problem().dims) == {"i_size": 3}
 
 
-def test_drafted_command_has_small_example_sizes(tmp_path):
-    (path := tmp_path / "copy.cu").write_text(
-        "__global__ void copy(float *x, int m, int n) { x[blockIdx.y * n + blockIdx.x * 64 + threadIdx.x] = m; }"
-    )
-    command = draft_spec(path, LaunchWords()).command("t4")
-    assert command.endswith("""--grid "ceil(m/64), ceil(n/block_y)" m=1024 n=1024""")
+@pytest.mark.parametrize(("signature", "body", "end"), [
+    ("int m, int n", "x[blockIdx.y * n + blockIdx.x * 64 + threadIdx.x] = m;",
+     '"ceil(m/64), ceil(n/block_y)" m=1024 n=1024'),
+    ("int n", "x[(blockIdx.y * 32 + threadIdx.y) * n + blockIdx.x * 32 + threadIdx.x] = 1;",
+     '"ceil(n/32), ceil(n/32)" n=1024'),
+    ("int m, int n", "int i = blockIdx.x * 32 + threadIdx.x, j = blockIdx.y; if (j + 1 < m) x[j * n + i] = 1;",
+     '"ceil(n/32), ceil(m/block_y)" m=1024 n=1024'),
+])  # fmt: skip
+def test_drafted_command_has_small_example_sizes(tmp_path, signature, body, end):
+    (path := tmp_path / "copy.cu").write_text(f"__global__ void copy(float *x, {signature}) {{ {body} }}")
+    assert f"--grid {end}" in draft_spec(path, LaunchWords()).command("t4")
 
 
 def test_template_arguments_of_the_launching_function_are_substituted():
