@@ -140,7 +140,7 @@ def _elements(source: str, kind: str) -> tuple[str, int]:
 
 def bound_along(axis: str, body: str, names: Sequence[str]) -> str | None:
     """Return the size with which a kernel compares its index along an axis, as in `if (column < n)`."""
-    index = re.search(rf"(\w+)\s*=[^;=,]*\bblockIdx\.{axis}\b", body)
+    index = re.search(rf"\b(\w+)\s*=[^;=,]*\bblockIdx\.{axis}\b", body)
     bounds = re.findall(rf"\b{index[1]}\s*(?:\+\s*\w+\s*)?<\s*(\w+)", body) if index else ()
     return next((bound for bound in map(identifier, bounds) if bound in names), None)
 

@@ -91,7 +91,7 @@ def draft_spec(
 def _reached_code(source: str, kernel: str) -> str:
     """Return the code of a kernel, of the device functions that it calls, and of the macros in this code."""
     code = kernel_body(source, kernel)
-    helpers = dict.fromkeys(re.findall(r"__device__[^;{}()]*?\b(\w+)\s*\(", source))
+    helpers = dict.fromkeys(re.findall(r"__device__[^;{}()]{0,200}?\b(\w+)\s*\(", source))
     for name in reversed(helpers):  # C++ defines a function after the functions that it calls.
         if re.search(rf"\b{name}\b", code):
             code += kernel_body(source, name)
@@ -278,7 +278,7 @@ class _Drafter:
         body = kernel_body(self.text, self.signature.name)
         bounds = [bound_along(axis, body, names) for axis in _AXES[:axes]]
         others = iter([name for name in names if name not in bounds] or names)
-        dims = [bound or next(others) for bound in bounds]
+        dims = [bound or next(others, names[-1]) for bound in bounds]
         tiles = [0 if self.facts.reads_block else tile for tile in self.facts.tiles[:axes]]
         extents = [str(tile) if tile > 1 else f"block_{axis}" for tile, axis in zip(tiles, _AXES, strict=False)]
         return ", ".join(f"ceil({dim}/{extent})" for dim, extent in zip(dims, extents, strict=False))

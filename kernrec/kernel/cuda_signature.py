@@ -139,7 +139,8 @@ def macros(source: str) -> tuple[Macro, ...]:
 def kernel_body(source: str, kernel: str) -> str:
     """Return the body of a kernel without comments. It is empty if the source lacks the kernel."""
     text = without_comments(source)
-    begin = re.search(rf"\b{kernel}\s*\(", text)
+    # Prefer a definition to a declaration or a call.
+    begin = re.search(rf"\b{kernel}\s*\((?=[^(){{}};]*\)\s*\{{)", text) or re.search(rf"\b{kernel}\s*\(", text)
     body = text[_closing(text, begin.end()) :] if begin else ""
     return body[: _closing(body, body.find("{") + 1, "{}")] if "{" in body else ""
 

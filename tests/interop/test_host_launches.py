@@ -119,6 +119,8 @@ def test_parameter_with_a_reserved_name_becomes_a_renamed_dimension(tmp_path):
 @pytest.mark.parametrize(("signature", "body", "end"), [
     ("int m, int n", "x[blockIdx.y * n + blockIdx.x * 64 + threadIdx.x] = m;",
      '"ceil(m/64), ceil(n/block_y)" m=1024 n=1024'),
+    ("int n, int c", "int i = blockIdx.x; if (i < c) x[(blockIdx.z + blockIdx.y) * n + i] = 1;",
+     '"ceil(c/block_x), ceil(n/block_y), ceil(c/block_z)" n=1024 c=1024'),
     ("int n", "x[(blockIdx.y * 32 + threadIdx.y) * n + blockIdx.x * 32 + threadIdx.x] = 1;",
      '"ceil(n/32), ceil(n/32)" n=1024'),
     ("int m, int n", "int i = blockIdx.x * 32 + threadIdx.x, j = blockIdx.y; if (j + 1 < m) x[j * n + i] = 1;",

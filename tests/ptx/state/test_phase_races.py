@@ -174,7 +174,6 @@ def hand_on(source: str, blocks: int) -> list[int]:
 
 @pytest.mark.parametrize("blocks", [3, 40])
 def test_release_and_acquire_make_data_visible_to_another_block(blocks):
-    """40 blocks are too many to run all at the same time."""
     taken = [(block - 1) * 64 + 63 - t for block in range(1, blocks) for t in range(64)]
     assert hand_on(HANDS_ON, blocks) == [number**2 for number in taken]
 
