@@ -275,7 +275,7 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                            std::to_string(size) + " bytes (address " + hex(address) + ")");
             else if (write && !writable) refuse(group, true, "writes to " + region + ", which is read-only");
         }
-    if (!first) fail("the access was refused");  // cannot happen: the access of some lane is invalid
+    if (!first) fail("the access was refused");  // unreachable, because some lane has a fault
     fail_lane(first->lane, first->text);
 }
 

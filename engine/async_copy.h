@@ -136,7 +136,7 @@ class BulkGroups {
 
   private:
     using Group = std::vector<std::shared_ptr<BulkCopy>>;
-    // Groups of a thread, oldest first. The last group is open. A thread that committed nothing may have no group.
+    // Groups of copies of each thread, oldest first. New copies join the last group. Threads may have no entry.
     std::map<uint32_t, std::deque<Group>> groups_;
 };
 

@@ -37,7 +37,8 @@ class TensorReads {
 
     void start_batch();
     void pass_barrier(uint32_t block);
-    // Record a fence by warps. Their stores become visible, and all stores of the block before its last barrier.
+    // Record a fence by warps. Tensor operations may then read the stores of these warps, and all stores of the block
+    // before its last barrier.
     void fence(uint32_t block, const std::vector<uint32_t>& warps);
     // Record a warp's write; throw Fault if an operation may still read the data.
     void write(uint32_t source, size_t place, uint32_t warp, bool is_copy);

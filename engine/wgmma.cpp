@@ -20,7 +20,7 @@ struct WgmmaForm {
     std::vector<Row> accumulators, inputs;  // registers of D, and of A if A is not in shared memory
     std::vector<uint32_t> accumulator_rows, input_rows;  // row numbers, ascending
     Row a, b;  // descriptors
-    Row scale_d;  // predicate; without a row, `adds_d` is the value
+    Row scale_d;  // operand scale-d; if it is a constant, the row is empty and `adds_d` is the value
     bool scale_d_inverted = false, adds_d = true;
     bool a_mn_major = false, b_mn_major = false;
     int sign = 1;  // imm-scale-a times imm-scale-b

@@ -43,7 +43,7 @@ class MoreItems {
     // count, because every further point can lower the predicted time.
     MoreItems(const std::vector<double>& flat, int64_t problems, int64_t alone, int64_t together, int64_t farthest);
 
-    // Return the sizes of all problems and points, (D, P).
+    // Return the extents of the D dimensions, (D, P). Columns are problems and grid points.
     Table<const double> sizes() const {
         return {rows_.data(), columns_, int64_t(rows_.size()) / columns_, 1, columns_};
     }

@@ -107,7 +107,7 @@ struct Kernel {
 // on some problems, two in three configs are duplicates.
 class LaunchTimes {
   public:
-    std::vector<int64_t> places, columns;  // configs that perform the launch, and their columns
+    std::vector<int64_t> places, columns;  // configs that perform the launch, and their columns of `times`
     Table<const double> work, pipe_clk, times;
 
     // Compute the times of a launch, unless the last call had the same arguments.

@@ -25,7 +25,7 @@ namespace {
 struct Moved {
     const Access& access;
     double l2_bytes;
-    std::vector<double> room;  // `kLanes` extents of each step, then `kLanes` sizes of each tensor
+    std::vector<double> room;  // `kLanes` values for each step, then `kLanes` values for each tensor
     Lanes concurrent, blocks, total;
 
     double* lanes(int64_t row) { return room.data() + row * kLanes; }

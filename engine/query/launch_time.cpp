@@ -44,7 +44,7 @@ KERNREC_INLINE double eighth_root(double value) { return std::sqrt(fourth_root(v
 // Return the clocks for which `blocks` blocks occupy an SM's pipes.
 //
 // Each scheduler has its own pipes, so an uneven number of warps per scheduler costs time. On GPUs with few f64 lanes,
-// all schedulers share the f64 pipe, and only the other pipes cost this time. For instance, the kernel `hotspot` takes
+// all schedulers share the f64 pipe, which uneven numbers do not slow down. For instance, the kernel `hotspot` takes
 // 20 clocks per f64 instruction on an RTX A4000, for any number of warps. shared_f64: time in a shared f64 pipe, or 0.
 // by_scheduler: time of a block in the other pipes.
 KERNREC_INLINE double occupied_clk(double blocks, double block_clk, double by_scheduler, double shared_f64,
@@ -76,7 +76,7 @@ struct Block {
     Lanes work[kLoops];             // rows of `WorkRow`
     Lanes total[kQuantityCount];    // quantities of the whole grid
     Lanes trips, longer;            // trips of an average block, and additional trips of the longest block
-    Lanes longer_clk, first_clk;    // clocks of the additional trips; of the first tile's arithmetic between matmuls
+    Lanes longer_clk, first_clk;    // clocks of `longer`, and of the first tile's arithmetic between matmuls
     Lanes each, barriers, peak, shares, block_clk, by_scheduler, shared_f64;
     Lanes own_clk, alone, wait, dram_s, full, uneven, least, least_rest, together_share, sm_clk, in_turn_s, most;
     Lanes pipe_clk[kPipes], times[kTimes];

@@ -21,14 +21,14 @@ constexpr int64_t kParts = 16;  // into which the first round of a search for a 
 class PowerLimits {
   public:
     // limits_w: (P, N), or (P, 1) if all launches have the same limits.
-    //
-    // highest: values at the highest clock of each point, (4, P): clock / boost clock, power of board and leakage (W),
-    // power of the clock tree at nominal voltage (W), (core voltage / core voltage at the boost clock)^2.
-    // highest_hz: highest clock of each point, (P,). first: column of each point's lowest clock in the tables, (P,).
-    //
-    // table: the same values as `highest` at `kClocks` lower clocks per point, (4, clocks). table_hz: these clocks,
-    // ascending for each point, (clocks,). search: (boost clock / clock)^kOverlap, power without events (W), (core
-    // voltage / core voltage at the boost clock)^2, (3, clocks).
+    // highest_hz: highest clock of each point, (P,).
+    // highest: properties of each highest clock, (4, P): clock / boost clock, power of board and leakage (W), power of
+    //     the clock tree at nominal voltage (W), (core voltage / core voltage at the boost clock)^2.
+    // table_hz: `kClocks` lower clocks of each point, ascending, (clocks,).
+    // table: properties of each clock in `table_hz`, (4, clocks). The rows are those of `highest`.
+    // search: more properties of each clock in `table_hz`, (3, clocks): (boost clock / clock)^kOverlap, power without
+    //     events (W), (core voltage / core voltage at the boost clock)^2.
+    // first: column of each point's lowest clock in `table` and `search`, (P,).
     PowerLimits(Array<const double, 2> limits_w, Array<const double, 2> highest, Array<const double, 1> highest_hz,
                 Array<const int64_t, 1> first, Array<const double, 2> table, Array<const double, 1> table_hz,
                 Array<const double, 2> search)
@@ -73,7 +73,7 @@ class PowerLimits {
     }
 
   private:
-    // Fill the costs (kCostRows, points, N) of N launches at the first points.
+    // Fill the costs (kCostRows, points, N) of N launches at the first `points` operating points.
     void limit(int64_t points, const Table<const double>& launches, double* costs) const {
         Block block;
         for (int64_t first = 0; first < launches.columns; first += kLanes) {

@@ -12,7 +12,7 @@ namespace {
 // distinct combinations without sorting.
 constexpr int64_t kSparse = 8;
 constexpr int64_t kSmallTable = 1 << 16;
-constexpr int64_t kMostDepth = 2000;  // maximum depth of an expression, with the names that it uses
+constexpr int64_t kMostDepth = 2000;  // maximum depth of an expression in which definitions replace names
 constexpr size_t kLastBit = 63;
 
 std::string quoted(const std::string& text) { return nb::cast<std::string>(nb::repr(nb::str(text.c_str()))); }

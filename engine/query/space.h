@@ -167,8 +167,8 @@ class Space {
     std::vector<Domain> domains_;
     std::vector<std::string> texts_;
     std::vector<nb::object> keys_;  // the texts as keys of dictionaries
-    std::map<int32_t, std::vector<int32_t>> conditions_;  // nodes by domain
-    int32_t tested_ = 0;  // domain of the tunables of all conditions
+    std::map<int32_t, std::vector<int32_t>> conditions_;  // nodes of conditions, keyed by index in `domains_`
+    int32_t tested_ = 0;  // index in `domains_` for the tunables of all conditions
     std::map<std::string, int32_t> names_;  // nodes of names
     std::map<std::string, int32_t> columns_of_;  // nodes of the names of `add_column`
     std::map<std::string, int64_t> text_numbers_;

@@ -23,7 +23,7 @@ class Trees {
     struct Descent {
         const int32_t* features;
         size_t number;  // of the row
-        double enough;  // rows with a larger final sum do not matter
+        double enough;  // the exact sum of all trees only matters up to this value
         double sum;
     };
 

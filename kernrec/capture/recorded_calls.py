@@ -369,7 +369,7 @@ def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str
         constant = f".const .align {align} .{kind} {name}[{len(words)}] = {{{', '.join(words)}}};\n"
         head = ptx[match.end() : parameter.start()] + ptx[parameter.end() : start]
         end = _end_of_body(ptx, start)
-        # Compilers load scalar parameters by name, so assume that each load through a register reads the structure.
+        # Replace all loads through registers, because compilers load all parameters but structures by name.
         body = re.sub(rf"\bld\.param(\S*)([^;]*\[(?:{re.escape(name)}\b|%))", r"ld.const\1\2", ptx[start:end])
         body = body.replace("cvta.param", "cvta.const")
         before = ptx[: match.end()]

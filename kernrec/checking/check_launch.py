@@ -156,7 +156,7 @@ def is_harmless(function: Function, raw: RawFinding) -> bool:
 
 def _is_speculative(function: Function, name: str, steps: int = 2) -> bool:
     """Return whether the compiler probably moved a load into the register `name` above the `if` that guards it."""
-    # Only `selp`, or a comparison that is combined with the guard, uses the value of such a load.
+    # Only `selp`, or a comparison that is combined with the guard, uses the value of a speculative load.
     users = [ins for ins in function.instructions if name in ins.sources]
     return bool(users) and all(
         (ins.opcode == "selp" and ins.operands[-1] != Register(name))

@@ -66,7 +66,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
                 try:
                     return _analyze(single, processors)
                 except KernrecError:
-                    processors.kill()  # Other configs need no profiles after an error.
+                    processors.kill()
                     raise
 
             analyze_program(wanted, entries, gpus, run)

@@ -203,7 +203,7 @@ def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
 
 
 def _lines(band: Band, row: int | None, indent: str) -> Iterator[str]:
-    """Yield the lines of row number `row`, or of the heading if `row` is None. `band` has columns and widths."""
+    """Yield the lines of row number `row`, or of the heading if `row` is None."""
     texts = [column.name if row is None else column.cells[row] for column, _ in band]
     parts = [
         wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)

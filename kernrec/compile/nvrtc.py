@@ -227,7 +227,7 @@ def cache_key(job: CompileJob) -> str:
 
         types = (f"{name}={kind}" for name, kind in target.signature.items())
         code = (target.function, *types, *job.macros, target.key or job.source, *(() if fp_fusion() else ("unfused",)))
-        # The key starts with "named", because kernrec 0.1.0 cached code in which `repr` had renamed functions.
+        # "named" excludes the cached code of kernrec 0.1.0, whose functions have wrong names.
         return CompileCache.key("named", triton_compiler(), f"sm_{job.sm}", *code)
     by = nvcc_version() if job.host_code else compiler()
     return CompileCache.key(by, f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)

@@ -174,7 +174,7 @@ def occupancy(
     by_warps_and_registers, columns, by_smem = _tables(limits)
     unit = limits.smem_allocation_unit
     warps = -(-threads // _WARP)
-    # Map values outside a table's range to the table's first or last entry, which states 0 blocks.
+    # The first and last entries of a table are 0 blocks, and serve all values outside the table's range.
     column = np.clip(warps, 0, columns - 1)
     last_row = limits.max_registers_per_thread + 1
     row = np.where(registers >= 0, np.minimum(registers, last_row), last_row)

@@ -37,7 +37,7 @@ EXPERTS: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 STATE_SPACE: tuple[str, ...] = ("BLOCK_SIZE_M", "num_warps")
 LORA: tuple[str, ...] = ("BLOCK_N", "BLOCK_K", "num_warps")
 _ALLOWED = {EXPERTS: {*TILES, *LAUNCHED}, STATE_SPACE: {*STATE_SPACE}, LORA: {*LORA, "num_stages", "maxnreg"}}
-"""Members that a config may have, keyed by the members that the config must have."""
+"""Permitted keys of a config, keyed by its required keys."""
 _NEEDED = {"e": "experts", "n": "intermediate size", "m": "tokens", "device": "the GPU's name in nvidia-smi"}
 """Keys that the text of an expert layer must contain, with their meanings."""
 _MOST_TOKENS = 1 << 24

@@ -189,7 +189,7 @@ class SpecArguments:
         whole = None if text is None else _whole(parameter.name, text, dtype)
         if whole is not None and whole < 0 and _SIZE.fullmatch(parameter.name):
             raise UsageError(f"argument {parameter.name}={whole}: expected a size, at least 0")
-        if whole is not None and not 0 <= whole <= _LARGEST:  # The value cannot be a dimension.
+        if whole is not None and not 0 <= whole <= _LARGEST:  # Dimensions have no such sizes.
             return f"{dtype} {whole}"
         if whole is None:
             self.missing.append(f"{parameter.name}={'BYTE' if dtype in ('i8', 'u8') else 'NUMBER'}")

@@ -42,7 +42,7 @@ class LaunchWords:
 
     @property
     def stated(self) -> tuple[str, ...]:
-        """Return the user's arguments and options as words of a command line. Omit flags that another file states."""
+        """Return the user's arguments and options as words of a command line. Omit flags whose origin `note` states."""
         options = {"--grid": [self.grid], "--block": [self.block], "--tune": self.tunables, "--shared": [self.shared]}
         if not self.note:
             defines = [f"{name}={value}" for name, value in self.defines.items()]

@@ -154,7 +154,7 @@ class Launch:
     Consecutive blocks visit tiles in this order.
     """
     visits: Expression
-    """Number of tile visits, summed over all blocks."""
+    """Number of tiles that a block visits, summed over all blocks."""
     reads: Mapping[str, tuple[str, ...]]
     """Axes of `order` that select the tile that a block reads, keyed by tensor or workspace."""
     writes: Mapping[str, tuple[str, ...]]

@@ -170,7 +170,7 @@ class ConfigList:
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """Return a config's listed numbers other than tunables. Raise `UsageError` if the config is not listed."""
+        """Return the numbers that are listed with a config. Raise `UsageError` if the config is not listed."""
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)

@@ -50,7 +50,7 @@ class SampledKernel:
     configs: Sequence[Config] | None = None
     """Configs that can be measured, or None for all configs that can run the problem."""
     measured: Collection[Key] = ()
-    """Configs of all kernels that were measured earlier."""
+    """Earlier measured configs, including configs of other kernels."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def pairs(d: Names) -> int:
     queries, keys = d["queries"], d["keys"]
     masked = queries * (queries - 1) // 2 if d["causal"] else 0
     if 0 < (window := d["window"]) < keys:
-        # Without the window, `longer` queries would attend to more than `window` keys.
+        # Number of queries that would attend to more than `window` keys without the window.
         longer = min(queries, keys - window)
         masked += longer * (keys - window) - longer * (longer - 1) // 2
     return queries * keys - masked

@@ -115,7 +115,7 @@ class Op:
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Function that returns the mean and standard deviation of each input that is not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Function that counts the epilogue's instructions and memory accesses per 32 results. Profiles exclude both."""
+    """Function that counts the instructions and memory accesses of the epilogue, which profiles exclude, per 32 results."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Function that returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Op:
 
     @cached_property
     def late(self) -> dict[str, int]:
-        """Return the default value of each dimension that is newer than its op (`Dim.late`), keyed by name."""
+        """Return the default value of each dimension with `Dim.late`, keyed by name."""
         return {dim.name: dim.default for dim in self.dims if dim.late and isinstance(dim.default, int)}
 
     @cached_property

@@ -199,7 +199,7 @@ def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
     config = config_text(recommendation.config)
     subject_options, at_clock = ["--op", problem.op], clock
-    if subject.kernel is not None:  # --kernel fixes the kernel, so `recommend` may choose the clock.
+    if subject.kernel is not None:  # Another clock cannot lead to another kernel.
         subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clock", "any"] if clock else []
     shown = {"recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock]}
     if subject.inputs == RANDOM:  # `kernrec explain` only supports random inputs

@@ -91,7 +91,7 @@ _parsed = lru_cache(maxsize=1)(parse)
 
 
 def _fit(probes: Iterator[Probe], unknowns: int, compiled: Compiled, cached: ProbeCounts) -> Profile | None:
-    """Emulate probes until more than `unknowns` probes determine a profile. Return None if there are no probes."""
+    """Fit a profile with `unknowns` coefficients to counts of emulated probes. Return None without probes."""
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
     digest = compiled.ptx_hash

@@ -156,7 +156,7 @@ def _cover_indexes(function: Function, passed: Mapping[str, Any], arguments: Arg
         if end < 1:
             continue
         draw = np.random.default_rng(0)
-        if index.ascending:  # Bounds of ranges, from 0 to the end of the indexed buffer
+        if index.ascending:  # Start of each range of elements, from 0 to the end of the buffer
             values[...] = np.sort(draw.integers(0, end + 1, values.size))
             values.flat[0], values.flat[-1] = 0, end
         else:

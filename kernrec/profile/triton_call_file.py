@@ -108,7 +108,7 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
 
 
 def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:
-    """Return the file, module and name of a function. The module is empty for `kernels.py:matmul` in `folder`."""
+    """Return the file, module and name of a function. The module is empty if `target` names a file in `folder`."""
     source, separator, function = target.rpartition(":")
     if separator and function.isidentifier():
         if source.endswith(".py"):

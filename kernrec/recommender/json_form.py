@@ -25,7 +25,7 @@ _FORMER_NAMES = {
 
 
 class FormerNames:
-    """Base class whose `AttributeError` gives the present name of a renamed attribute, or the part that has a cost."""
+    """Base class whose `AttributeError` suggests the new name of an attribute, or `best.latency_s` for `latency_s`."""
 
     if not TYPE_CHECKING:
 
@@ -93,7 +93,7 @@ class Alias(Generic[_Value]):
 
 
 class OfPart(Alias[_Value]):
-    """`Alias` for a path such as `measurement.sessions` that returns `otherwise` if `measurement` is None."""
+    """Read-only attribute that returns, for instance, `measurement.sessions`, or `otherwise` without `measurement`."""
 
     def __init__(self, doc: str, path: str, otherwise: _Value) -> None:
         super().__init__(doc, path)

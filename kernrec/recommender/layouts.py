@@ -62,7 +62,7 @@ _RULES: dict[tuple[str, str, str, int], _Rules] = {}
 
 
 def _rules_of_missing_kernels(problem: Problem, sm: int) -> _Rules:
-    """Return the layouts with additional kernels, each with the size constraints of these kernels."""
+    """Return the other layouts whose kernels cannot run `problem`, each with these kernels' size constraints."""
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
     here = _names(problem, sm)
@@ -169,7 +169,7 @@ def gain_elsewhere(context: GpuContext, answer: Answer, query: Query) -> Iterato
 def _of_missing_kernels(
     context: GpuContext, problem: Problem, other: Problem, point: OperatingPoint
 ) -> CandidateSet | None:
-    """Return the candidates of all kernels that can run `other` but not `problem`, or None if there are none."""
+    """Return the candidates for `other`, a problem in another layout, from kernels that cannot run `problem`."""
     try:
         tables = [t for t in context.tables(other) if lacks(problem, t.kernel, context.gpu)]
     except KernrecError:

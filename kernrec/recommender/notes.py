@@ -285,7 +285,7 @@ def of_kernel(considered: KernelCandidates, best: Recommendation) -> Iterator[st
 
 
 def _extrapolated(considered: KernelCandidates, metric: str) -> tuple[int, float]:
-    """Return the number of configs with extrapolated instructions, and the highest fraction of such instructions."""
+    """Return the number of configs with unemulated instructions, and the highest fraction of these instructions."""
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         left_out, issued = (launch.profiles.column(name) for name in (metric, "issue"))

@@ -112,7 +112,7 @@ class Recommendation(IntervalNames, MeasuredNames, JsonForm):
     alike: int = 0
     """Number of similar configs that the recommendation also represents."""
     unsure: float = 1.0
-    """Factor by which comparisons with measured configs multiply the costs. Above 1 for uncertain predictions."""
+    """Factor on the costs in comparisons with measured configs, which is above 1 for uncertain predictions."""
     inputs: str = RANDOM
     """Kind of input data, one of `kernrec.model.analytical.power.INPUTS`."""
     may_be_faster: bool = False

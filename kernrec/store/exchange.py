@@ -35,8 +35,8 @@ def add_rows(
     then: Sequence[str] = (),
     signer: str | None = None,
 ) -> int:
-    """Add rows from the files `<table>*.parquet` and `CHECKED` in a folder. Skip rows that the database already
-    contains. Add nothing if an error occurs.
+    """Add rows from the files `<table>*.parquet` and the database file `CHECKED` in a folder. Skip rows that the
+    database already contains. Add nothing if an error occurs.
 
     Args:
         connection: Connection that has attached the database as `db`.
@@ -132,8 +132,8 @@ def key_expression(table: str, kinds: Mapping[str, str]) -> str:
     before, after = [], []
     for name in sorted(names):
         value = _TEXT[kinds[name]].format(f'"{name}"')
-        # With `||`, a NULL value makes the name, value and comma NULL, and `concat` omits them. Required columns are
-        # never NULL, so pass their parts to `concat`, which is faster.
+        # For a NULL value, `||` returns NULL, so `concat` also omits the name and the comma. Required columns are never
+        # NULL and need no `||`, which is slow.
         joined = ", " if name in required else " || "
         if name < "table":
             before += [joined.join((f"'\"{name}\":'", value, "','"))]

@@ -283,7 +283,7 @@ def _index(facts: Mapping[str, Any], *arrays: np.ndarray) -> Iterator[bytes]:
 
 
 def _together(file: QueryFile, name: _Name | None) -> list[_Name]:
-    """Return the names of the entries to fill now: `name`, and more empty entries with at most `_TOGETHER` rows."""
+    """Return `name` and the names of further empty entries, which have at most `_TOGETHER` rows together."""
     counts = file.row_counts()
     rows = counts.get(name, 0) if name else 0
     names = [name] if name in counts else []

@@ -101,7 +101,7 @@ class Stack:
         return self.profiles(kernel, kernel_hash, code_sm(sm)) if code_sm(sm) != sm else {}
 
     def kernels(self) -> Iterator[tuple[Path, tuple[Any, ...]]]:
-        """Yield each row of `Database.kernels` with the path of its database. Pulled rows are skipped."""
+        """Yield each row of `Database.kernels` with the path of its database. Skip the database of `kernrec pull`."""
         self._refresh()
         for path, rows in self._of_each(lambda path, file: (path, [] if path == self._pulled else file.kernels())):
             for row in rows:

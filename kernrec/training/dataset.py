@@ -107,7 +107,7 @@ class Dataset:
 
     @cached_property
     def analytical(self) -> dict[str, Array]:
-        """Return the latencies (s) and powers (W) that a new model corrects: arrays of shape (N,), keyed by head."""
+        """Return the predictions that a new model corrects: arrays `latency` (s) and `power` (W) of shape (N,)."""
         latency, power = self._joined(lambda group: group.inputs.latency_s), self._joined(lambda g: g.inputs.power_w)
         return {"latency": latency * np.exp(self._beneath("latency")), "power": power * np.exp(self._beneath("power"))}
 
@@ -122,8 +122,7 @@ class Dataset:
 
     @cached_property
     def residual(self) -> dict[str, Array]:
-        """Return log(measured / prediction in `analytical`) of each row, keyed by head. NaN marks a row without a
-        measurement."""
+        """Return log(measured cost / cost in `analytical`), keyed like `analytical`. NaN marks unmeasured rows."""
         measured = {"latency": self.latency_s, "power": self.energy_j / self.latency_s}
         return {head: np.log(measured[head] / self.analytical[head]) for head in HEADS}
 

@@ -198,8 +198,8 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
             wider = next(intervals[each] for each in reversed(above) if each in intervals)
             low, high = wider.around(np.ones(rows.sum()), distance[rows])
             covered = ((low <= np.exp(error[rows])) & (np.exp(error[rows]) <= high)).mean() if rows.any() else 1.0
-            # Store an interval only if there are enough problems. Otherwise, the interval `wider` applies. But also
-            # store an interval for a data type or row alignment if `wider` covers too few of the measured errors.
+            # Store intervals with enough problems. Also store intervals of a data type or row alignment for which the
+            # interval `wider` covers too few of the measured errors.
             if not interval.pooled or (depth > 1 and covered < interval.level):
                 intervals[key] = interval
     return intervals

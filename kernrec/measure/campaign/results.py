@@ -155,7 +155,7 @@ class ProblemHistory:
         )
 
     def median(self, key: ConfigKey, cost: str, *tiers: Tier) -> float | None:
-        """Return a config's median `latency_s` or `energy_j` in the given tiers, by default in all. None if unknown."""
+        """Return a config's median `latency_s` or `energy_j`, or None if unknown. `tiers` defaults to all tiers."""
         values = [
             value
             for measurement in self._measurements.get(key, ())

@@ -227,5 +227,5 @@ def shipped_recording() -> Path:
 
 
 def replayed_database() -> Path:
-    """Return the default database for rows of a replay. The database is not the user's database of measurements."""
+    """Return the path of the default database for replayed measurements."""
     return paths.cache() / "replay" / "replayed.duckdb"

@@ -23,8 +23,8 @@ Floats = NDArray[np.float64]
 PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
 """Pipes of an SM, in the order of the first rows of `Demand.rates`."""
 
-# Numbers of lanes per SM and clock are equal for all compute capabilities in the catalog (CUDA C++ Programming Guide,
-# "Throughput of Native Arithmetic Instructions").
+# All compute capabilities in the catalog have these numbers of lanes per SM (CUDA C++ Programming Guide, "Throughput of
+# Native Arithmetic Instructions").
 _SPECIAL_LANES = 16  # Special functions, F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
 _CONVERT_LONG_LANES = 16  # Conversions from and to 64-bit types.
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}

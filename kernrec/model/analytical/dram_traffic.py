@@ -34,8 +34,8 @@ class TensorAccess:
         writes: Iterable[str],
         scratch: Collection[str] = (),
     ) -> None:
-        """Take `order`, `reads` and `writes` from a kernel's spec. `scratch` contains the names of temporary tensors,
-        which reach DRAM only if they do not fit in L2."""
+        """Store the values of `Launch.order`, `Launch.reads` and `Launch.writes` in a kernel's spec. `scratch` contains
+        the names of temporary tensors, which reach DRAM only if the tensors do not fit in L2."""
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
         """Names of all tensors. The engine refers to a tensor by its index."""
         number = {name: place for place, name in enumerate(self.tensors)}

@@ -67,8 +67,8 @@ class LaunchWork:
     - `DRAM_SLOWDOWN`: Factor by which the access pattern slows down DRAM traffic (1 for streams).
     - `SERIAL_CLK`: Clocks that L2 needs for atomic operations on the busiest sector.
     - `WAIT_ROUNDS`: Number of times that an average block waits for memory, including caches.
-    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block work. If the fraction is NaN, no
-      other warps work during one wait per barrier.
+    - `OVERLAPPED`: Fraction of `WAIT_ROUNDS` during which other warps of the block work. NaN if the
+      fraction was not sampled. All warps are then assumed to wait together once per barrier.
     - `LONE_WAITS`: Number of waits for L2, outside of loops, that add to the time of the longest block.
     - `LOOPS` and following: Two rows for each loop: the trips of all blocks, and the trips of the longest block.
     """

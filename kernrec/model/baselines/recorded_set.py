@@ -144,7 +144,7 @@ class SetModel:
     """Trees, keyed by quantity (`latency` or `power`) and GPU. Unrecorded GPUs use the key of their architecture or
     `OTHER`."""
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """(Seconds of an empty call, the GPU's work / its bound), keyed by GPU. Empty if calls were queued in a stream."""
+    """(Seconds of an empty call, time on the GPU / `Bound.work_s`), keyed by GPU. Empty if calls were queued."""
     work: Extent | None = None
     """Range of log2(`Bound.work_s`) in the recordings, if calls were timed one at a time."""
     power_bases: Mapping[str, PowerBase] | None = None
@@ -159,7 +159,6 @@ class SetModel:
 
     @cached_property
     def extents(self) -> tuple[Any, Any]:
-        """Return the engine's form of `extent` and of `work`, which may be None."""
         return self.extent.in_engine, None if self.work is None else self.work.in_engine
 
     @cached_property

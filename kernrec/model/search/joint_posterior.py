@@ -346,7 +346,7 @@ class JointPosterior:
             gains[list(taken)] = -1.0
             best = int(gains.argmax())
             gain = float(gains[best])
-            # The second measurement also sets `_misjudged` to 0, so add this decrease of the regret.
+            # After the second measurement, `_misjudged` is 0. The gain includes this decrease of the regret.
             if len(self.measured(problem)) + len(chosen) == 1:
                 gain += self._misjudged(problem) * self._reach(problem)
             chosen.append((best, weight * gain))
@@ -362,12 +362,12 @@ def _centered(covariance: Array, able: Array) -> Array:
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """Return the expected difference in log cost between the present and the new best contender after each measurement.
+    """Return how much each measurement is expected to reduce the chosen contender's log cost by changing the choice.
 
     Args:
         mean: Expected log cost of each of C contenders.
-        moves: Change of `mean` per unit of a measurement's outcome (`_outcomes`), array of shape (C, measurements).
-        reach: Maximum reduction.
+        moves: Changes of `mean` if a measurement's outcome in `_outcomes` is 1, array of shape (C, measurements).
+        reach: Upper limit of each reduction.
     """
     choice = int(mean.argmin())
     # Compare all costs after each outcome, because the measurement also changes the cost of the current choice.

@@ -62,7 +62,7 @@ class Refinement:
         self._relearn()
         # (contender, expected gain) of the next measurements, in a list for each problem.
         self._sequences: list[list[tuple[int, float]]] = [[] for _ in range(len(posterior))]
-        self._as_of = [0] * len(posterior)  # `_taken` at the last update of each problem's list.
+        self._as_of = [0] * len(posterior)  # Value of `_taken` when each list was computed.
         for problem in range(len(posterior)):
             self.look(problem)
 

@@ -63,7 +63,7 @@ _MOST_PREDICATED = 8
 _MOST_PREDICATED_LOADING = 20
 """Maximum for code that loads from global memory. ptxas 13.5 uses both maximums for sm_75 to sm_120."""
 _MOST_GUARDS = 6
-"""Maximum number of basic blocks that use loaded values and are predicated without a branch between them.
+"""Maximum number of consecutive basic blocks with predicates instead of branches, if the blocks use loaded values.
 
 A thread has seven predicates (NVIDIA's "CUDA Binary Utilities"), and the enclosing loop uses one. ptxas 13 issues five
 predicated loads at a time, or sixteen if their predicates guard only loads and can be reused.

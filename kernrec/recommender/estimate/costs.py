@@ -154,7 +154,7 @@ class Costs:
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
-        """Combine the costs of the same candidates at several single operating points."""
+        """Combine costs of the same candidates. Each object in `points` has a single operating point."""
         firsts = accumulate((costs.kinds.shape[-1] for costs in points), initial=0)
         kind = np.stack([costs.kind + first for costs, first in zip(points, firsts, strict=False)], 1)
         kinds = np.concatenate([costs.kinds for costs in points], -1)

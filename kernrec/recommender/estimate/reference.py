@@ -44,8 +44,8 @@ The values of single GPUs have these ranges:
     attention      0.34 (A100) and 0.42 (H200)
     conv2d, f32    0.39 to 0.86, because cuDNN uses Winograd's algorithm
 
-Matmuls on B200 are left out, because no prediction for them is too fast. All architectures share a value, because
-values differ more within an architecture than between architectures.
+Matmuls on B200 are left out, because no predicted time is below the recorded time. All architectures share a value,
+because values differ more within an architecture than between architectures.
 """
 UNMEASURED = log(INTERVAL) / DEVIATIONS
 """Standard deviation of the analytical model's error that is assumed for kernels without recordings."""

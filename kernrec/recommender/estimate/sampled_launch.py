@@ -200,7 +200,7 @@ def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """Convert demand per block to demand per loop iteration, for variants whose blocks do unequal work."""
+    """Count demand per loop iteration instead of per block, for variants in `sample` with unequal blocks."""
     # An iteration of these variants is a wait for memory. `StaticTable.trips` gives the longest block more iterations.
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():

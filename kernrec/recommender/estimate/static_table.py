@@ -45,7 +45,7 @@ class StaticTable:
     """Fitted coefficients of the analytical model. None means that the model uses the GPU's data sheet."""
     launches: tuple[LaunchTable, ...]
     usable: Array
-    """Whether each config may be used, bool (rows,). Spilling code may be used only if blocks were emulated."""
+    """Whether each config may be used, bool (rows,)."""
     unprofiled: int
     """Number of compiled variants without a profile."""
     spilling: int

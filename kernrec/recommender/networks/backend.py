@@ -30,7 +30,7 @@ MIXTURE_OF_BACKENDS = "mixture of backends"
 BATCHES = (1, 8, 64)
 
 Layers = Sequence[tuple[Layer, Problem]]
-"""Layers, each with the problem of one pass in the data type and layout of kernrec's answer."""
+"""Layers and their problems, which have the data type and layout of kernrec's answer."""
 
 
 def backend_of(

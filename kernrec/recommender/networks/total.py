@@ -77,5 +77,5 @@ class Total(IntervalNames, JsonForm):
 
 
 def today_name(backend: str) -> str:
-    """Return the name of a backend's total, such as `vLLM today`."""
+    """Return the label of a network's total cost with a backend, such as `vLLM today`."""
     return f"{backend} today"

@@ -132,7 +132,7 @@ def serve_audit(
     notes += _notes_on(of_model, served, files)
     wanted = [_looked_up(file, served, shipped) for file in files]
     seconds = [_looked_up(each, served, shipped) for file in files if (each := second_file(file, served)) is not None]
-    wanted += [second for second in seconds if second.shipped]  # The second file for experts is optional.
+    wanted += [second for second in seconds if second.shipped]  # SGLang runs without the file.
     due = [f for f in wanted if not f.why_none and (everything or (f.missing and not f.taken))] if compare else []
     if due:
         with processors_of(2) as processors:

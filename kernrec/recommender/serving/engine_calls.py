@@ -87,7 +87,7 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
         tiles = [launched(step.served.engine, step.file, config) for config in configs]
         return [(_state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[tuple[int, bool], list[Tiles]] = {}
-    # The serving engine fills in missing values. Call such configs separately, because they may then equal others.
+    # Configs with missing values have their own calls, because the engine's defaults may make two configs equal.
     for config in configs:
         by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
     make = _stand_in_call if own is None else _own_call

@@ -18,7 +18,7 @@ from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
-"""Minimum height and width of a block of weights that shares a scale, if vLLM divides blocks to fit a GPU."""
+"""Minimum extent of the blocks into which vLLM divides the weights of a scale to fit a GPU's columns."""
 
 
 class Kind(StrEnum):

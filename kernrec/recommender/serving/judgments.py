@@ -121,7 +121,7 @@ class JudgedFile:
 def judge_files(paths: Sequence[Path], gpu: GPU, wanted: Mapping[str, str]) -> list[JudgedFile]:
     """Judge each entry of tuned files for a GPU.
 
-    Return an empty list if the only path is a model's config.
+    Return an empty list if the only path is a model's config, which is not a tuned file.
 
     Args:
         wanted: Versions of the software that will use the files, keyed by name.

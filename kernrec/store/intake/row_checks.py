@@ -300,7 +300,7 @@ def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
             # Ignore an invalid spec here, because `_kernel_faults` reports it.
             with suppress(ValueError, TypeError, AttributeError, RecursionError):
                 if isinstance(json.loads(spec).get("problem"), dict):
-                    # Other layouts than `any` belong to the built-in op of this name, whose problems are still checked.
+                    # Problems of a built-in op with the same name have other layouts, and are still checked.
                     declared.add((name, ANY_LAYOUT))
     return declared
 

@@ -104,7 +104,7 @@ class Selection:
         return " AND ".join(parts)
 
     def source(self) -> str:
-        """Return the `FROM` and `WHERE` clauses of a query that can select `op` and columns of `measurement`."""
+        """Return the `FROM` and `WHERE` clauses that select measurements, joined with the `op` of their problems."""
         return (
             "FROM db.measurement AS measurement JOIN (SELECT problem_id, op FROM db.problem) USING (problem_id) "
             f"WHERE {self.condition()}"

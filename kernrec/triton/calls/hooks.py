@@ -41,7 +41,7 @@ class Captured:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Number of launches that exceeded the limit of call files, keyed by function."""
+        """Number of launches that were not written to files, keyed by function."""
         return dict(self._writer.left_out)
 
     def __len__(self) -> int:

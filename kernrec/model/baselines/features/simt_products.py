@@ -46,8 +46,8 @@ _CORE_SHARE = 0.8
 
 
 def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass the tiles of cuBLAS's kernels on a GPU to the engine. Trees receive the predicted times of the tiles in
-    `timed`: (rows, columns, number of parts of the reduction)."""
+    """Pass the tiles of cuBLAS's kernels on a GPU to the engine. The predicted times of the tiles in `timed`
+    (rows, columns, number of parts of the reduction) are features of the trees that predict cuBLAS's time."""
     gpu, family = device.gpu, _family(device.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
