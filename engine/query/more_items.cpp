@@ -16,7 +16,7 @@ namespace {
 
 // The coarse grid has all powers of two. From `kFirstHalf` to `kLastHalf`, it also has 1.5 times each power.
 constexpr int64_t kFirstHalf = 256, kLastHalf = 1024;
-constexpr size_t kAhead = 4;          // minimum number of grid points to evaluate beyond the next grid point
+constexpr size_t kAhead = 4;          // minimum number of grid points after the first two
 constexpr int64_t kEvery = 17;        // recordings contain all item counts up to `kEvery`
 // Beyond `kEvery`, recordings contain p, 1.25 p, 1.5 p and 1.75 p for powers of two p, and each of these plus 1. Steps
 // are at least `kLeastQuarter`.

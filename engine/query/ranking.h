@@ -95,11 +95,11 @@ class Ranking {
         kFigures,
     };
 
-    // kernels: one tuple per kernel: `LearnedModel` or None; whether the model was trained on this kernel and GPU;
-    // whether it is a Triton kernel; positions of the measured configs at each operating point (None: not measured).
-    // limits_w, is_default: power limit of each operating point, and whether the point is the GPU's default.
+    // kernels: a tuple for each kernel: `LearnedModel` or None, whether the model was trained on this kernel and GPU,
+    //     whether the kernel is a Triton kernel, positions of measured configs at each operating point (None: none).
+    // limits_w: power limit of each operating point. is_default: whether each point is the GPU's default.
     // others: `PowerLimits` of all points but the first. fallback: `PowerLimits` of the default point; None if first.
-    // figures: rows `Figure` of each problem, (problems * kFigures).
+    // figures: values of `Figure` for each problem, (problems * kFigures).
     // kinds: `EstimateKind` of the analytical model, (2, 4, 1). whole: estimate all candidates at all points.
     // measure: Python function that applies measurements to the costs of a kernel.
     Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<double> highest_hz,

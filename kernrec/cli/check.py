@@ -72,7 +72,7 @@ class CheckOptions(options.Options):
 
     @cached_property
     def complete(self) -> set[str]:
-        """Names of kernels without parameters, if neither host code nor arguments by name describe their launches."""
+        """Return the names of all kernels without parameters, or an empty set if the user describes launches."""
         from kernrec.kernel.cuda_signature import signatures
         from kernrec.kernel.source_files import whole_source
 

@@ -122,7 +122,7 @@ class _Drafter:
             default=None,
         )
         self.extents: dict[int, Sequence[int]] = {}
-        """Block extents for which the grid of the host code launches the same threads, keyed by axis (default: any)."""
+        """Block extents that are correct with the grid of the host code, keyed by axis. Other axes have no limits."""
         self._take_launch()
         self.arguments: SpecArguments = read_arguments(
             self.text, self.signature, self.facts, self.words.arguments, self.words.expressions, self._filled()
@@ -140,7 +140,7 @@ class _Drafter:
         }
 
     def _take_launch(self) -> None:
-        """Take the options that the user omitted from the kernel launch in the host code."""
+        """Set omitted options to the values in the host code's kernel launch."""
         if (launch := self.launch) is None:
             return
         stated = {text.partition("=")[0].strip() for text in self.words.arguments}
@@ -158,7 +158,7 @@ class _Drafter:
             self.assumed.append(f"from the launch in {self.source.name}: {', '.join(shown)}")
 
     def _grid_for_any_block(self, launch: HostLaunch) -> str:
-        """Return the launch's grid, with which each block size in `self.extents` does the same work.
+        """Return the launch's grid as an expression of the block size. Put the correct block sizes into `self.extents`.
 
         If an axis only numbers threads (`blockIdx.x * blockDim.x`) and counts them (`blockDim.x * gridDim.x`), keep its
         number of threads. If the threads of a block share a loop (`i += blockDim.x`), any block size is correct.
@@ -168,7 +168,7 @@ class _Drafter:
         code = _reached_code(self.text, self.signature.name)
         for n, extent in enumerate(short_extents(launch.block or _BLOCKS[self.facts.block_axes][2])):
             block, size, of_grid = (rf"{word}\.{_AXES[n]}" for word in ("blockIdx", "blockDim", "(?:blockIdx|gridDim)"))
-            # The comma is for __mul24.
+            # The comma separates the factors of `__mul24(blockIdx.x, blockDim.x)`.
             rest = re.sub(rf"{of_grid}\s*[*,]\s*\(?\s*{size}|{size}\s*[*,]\s*{of_grid}", "", code)
             numbered = re.search(block, code) and not re.search(f"{of_grid}|{size}", rest)
             strided = re.search(rf"\+=\s*{size}\b", code) and not re.search(rf"{block}\s*\*\s*[A-Z\d]", code)
@@ -327,7 +327,7 @@ class _Drafter:
     def _block_tunables(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Add a tunable for each axis along which `blocks` differ. Return extents and constraints like `_block`."""
+        """Add a tunable for each axis on which the extents of `blocks` differ. The result is that of `_block`."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: kernel {self.signature.name} does not use blockDim, and no macro with a"

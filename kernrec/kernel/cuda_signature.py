@@ -198,7 +198,7 @@ def type_aliases(text: str) -> dict[str, str]:
 
 
 def without_comments(source: str) -> str:
-    """Return a source with empty strings and without comments. Lines keep their numbers."""
+    """Remove comments and the content of string literals. Lines keep their numbers."""
     return _COMMENT.sub(lambda m: '""' if m[0][0] == '"' else "\n" * m[0].count("\n") or " ", source)
 
 

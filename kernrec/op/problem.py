@@ -115,7 +115,7 @@ class Op:
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Function that returns the mean and standard deviation of each input that is not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Function that counts the instructions and memory accesses of the epilogue, which profiles exclude, per 32 results."""
+    """Function that counts instructions and memory accesses of the epilogue (not in profiles) per 32 results."""
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Function that returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)

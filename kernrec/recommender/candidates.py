@@ -132,7 +132,7 @@ class KernelCandidates:
 
     @cached_property
     def risk(self) -> Array:
-        """Factor by which comparisons multiply the costs of each candidate, (C,). See `CandidateSet.risk`."""
+        """Return the values of `CandidateSet.risk` for this kernel's candidates, (C,)."""
         return np.asarray(self._ranked.ranking.risk[self._places])
 
     def running(self, point: int, position: int) -> tuple[float, str]:
@@ -254,9 +254,9 @@ class CandidateSet:
 
     @cached_property
     def risk(self) -> Array | None:
-        """Factor by which comparisons multiply the costs of each candidate, (C,), or None without measured kernels.
+        """Return the factor on each candidate's costs in comparisons, (C,), or None without measured kernels.
 
-        If some kernels were measured on this GPU, the factor exceeds 1 for the uncertain predictions of other kernels.
+        The factor exceeds 1 for uncertain predictions, so that measured kernels are preferred.
         """
         if not self.any_ran:
             return None

@@ -180,7 +180,7 @@ class Kind:
 
     @cached_property
     def math_share(self) -> float:
-        """Return the ratio between the rate of arithmetic in bounds and the data sheet's rate."""
+        """Return the rate of arithmetic that `Bound` assumes, divided by the data sheet's rate."""
         return self.device.peak_flops / rate_of(self.gpu, self.dtype) if self.device.timing.sustained else 1.0
 
     def head(self, quantity: str) -> Head:
@@ -294,7 +294,7 @@ class Timed:
         return reader, watts, reader.factors(self.in_engine, self.off_grid)
 
     def latency(self, number: int, place: int = -1) -> tuple[str, Estimate, float]:
-        """Return (name of a backend, latency, seconds of the launch) for problem `number`.
+        """Return (name of a backend, latency, seconds of an empty launch) for problem `number`.
 
         `place` is the index of the backend. -1 selects the fastest backend.
         """

@@ -204,8 +204,8 @@ def _width_needed(error: Array, distance: Array) -> Array:
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """Return the smallest width that covers the fraction `level` of all errors, including assumed errors (weight
-    `prior_weight`). `score` lists the widths that rows need, ascending, and `share` the cumulative weights of rows."""
+    """Return the smallest interval width that covers the fraction `level` of errors. `score` contains the widths that
+    rows need, ascending. `share` contains cumulative weights. `prior_weight` is the weight of a normal distribution."""
 
     def covered(width: float) -> float:
         rows = int(np.searchsorted(score, width, side="right"))
