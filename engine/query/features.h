@@ -100,6 +100,13 @@ class Extent {
     int64_t groups_ = 0;
 };
 
+// Return the logarithmic half-width of an interval at a distance from the training data, where the errors of the model
+// and of the analytical model add up (kernrec/model/learn/conformal.py). prior: half-width of the analytical model.
+inline double widened(double width, double distance, double prior) {
+    const double squared = distance * distance;
+    return width + squared / (1.0 + squared) * (std::hypot(width, prior) - width);
+}
+
 // Fill `seconds` (C,) with lower bounds on times: to move the compulsory bytes, and to compute at the actual clock.
 void least_seconds(const Table<const double>& quantities, double bandwidth, double boost_hz,
                    const Row<double>& seconds);

@@ -99,8 +99,7 @@ LearnedModel::Prediction LearnedModel::predict(const Table<double>& quantities,
 }
 
 double LearnedModel::half_width(int64_t row_kind, size_t quantity, double distance) const {
-    const double width = half_widths_[size_t(row_kind) * 2 + quantity], squared = distance * distance;
-    return width + squared / (1.0 + squared) * (std::hypot(width, widest_) - width);
+    return widened(half_widths_[size_t(row_kind) * 2 + quantity], distance, widest_);
 }
 
 void bind_learned_models(nb::module_& module) {

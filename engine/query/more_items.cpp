@@ -182,17 +182,16 @@ class BackendTimes {
         if (place < 0) place = std::min_element(own, own + backends_) - own;
         return nb::make_tuple(place, own[place], problems_[number].launch_s, problems_[number].work_s);
     }
-    // Return the factor between each problem's prediction and either end of its interval; see `factor_at` in
-    // kernrec/model/learn/conformal.py. off_grid: whether each problem has an unrecorded size. recorded, between:
-    // logarithmic half-width for recorded and for unrecorded sizes. prior: half-width of the analytical model.
+    // Return the factor between each problem's prediction and either end of its interval. off_grid: whether each
+    // problem has an unrecorded size. recorded, between: logarithmic half-width for recorded and for unrecorded sizes.
+    // prior: half-width of the analytical model.
     std::vector<double> factors(const std::vector<bool>& off_grid, double recorded, double between,
                                 double prior) const {
         require(off_grid.size() == problems_.size(), "off_grid: expected one of each problem");
         std::vector<double> result;
         for (size_t i = 0; i < problems_.size(); i++) {
-            const double square = problems_[i].distance * problems_[i].distance;
             const double width = off_grid[i] ? between : recorded;
-            result.push_back(std::exp(width + square / (1.0 + square) * (std::hypot(width, prior) - width)));
+            result.push_back(std::exp(widened(width, problems_[i].distance, prior)));
         }
         return result;
     }

@@ -143,7 +143,6 @@ class Ranking {
     bool any_measured(const Part& part) const;
 
     int64_t count() const { return count_; }
-    int64_t points() const { return points_; }
     // Return the costs according to the analytical model, (kCostRows, points, C).
     nb::object limited_array() const;
     // Return latency, energy and power (3, P, N), kinds of latency and energy (2, P, N), and lower ends of latency

@@ -59,12 +59,26 @@ class CheckOptions(options.Options):
         return compile_flags(with_entry(self.source)[0], self.define or (), self.include or ())
 
     @cached_property
+    def text(self) -> str:
+        """Return the source with the files that it includes."""
+        from kernrec.kernel.source_files import whole_source
+
+        return whole_source(with_entry(self.source)[0], self.flags.include)
+
+    @cached_property
+    def entries(self) -> list[str]:
+        """Return the named kernel, or else all kernels of a CUDA file and each instance of a template."""
+        from kernrec.interop.draft import kernel_names
+
+        _, entry = with_entry(self.source)
+        return [entry] if entry else kernel_names(self.text)
+
+    @cached_property
     def launches(self) -> bool:
         """Return whether the host code of a CUDA file launches kernels."""
         from kernrec.kernel.cuda_signature import without_comments
-        from kernrec.kernel.source_files import whole_source
 
-        return "<<<" in without_comments(whole_source(with_entry(self.source)[0], self.flags.include))
+        return "<<<" in without_comments(self.text)
 
     @property
     def by_name(self) -> bool:
@@ -74,12 +88,10 @@ class CheckOptions(options.Options):
     def complete(self) -> set[str]:
         """Return the names of all kernels without parameters, or an empty set if the user describes launches."""
         from kernrec.kernel.cuda_signature import signatures
-        from kernrec.kernel.source_files import whole_source
 
         if self.launches or self.by_name:
             return set()
-        kernels = signatures(whole_source(with_entry(self.source)[0], self.flags.include))
-        return {each.name for each in kernels if not (each.parameters or each.template)}
+        return {each.name for each in signatures(self.text) if not (each.parameters or each.template)}
 
     @property
     def seconds(self) -> float:
@@ -103,7 +115,7 @@ def check(wanted: CheckOptions) -> None:
     of instructions and memory accesses are printed.
     """
     path, entry = with_entry(wanted.source)
-    program = wanted.runs or (path.suffix == ".cu" and _is_drafted(wanted, path, entry))
+    program = wanted.runs or (path.suffix == ".cu" and _is_drafted(wanted))
     own = wanted.runs or (program and wanted.launches and not wanted.by_name)
     for name in (*(("grid", "block", "shared") if own else ()), *(("blocks_of_cluster", "save") if program else ())):
         # A program chooses the grids and blocks of its launches itself.
@@ -161,17 +173,14 @@ def _check_run(wanted: CheckOptions) -> "tuple[dict[str, Checked], int]":
     return checks.results, status if status >= 0 else 128 - status
 
 
-def _is_drafted(wanted: CheckOptions, path: Path, entry: str | None) -> bool:
+def _is_drafted(wanted: CheckOptions) -> bool:
     """Return whether the user's arguments, if any, only complete a launch from host code or from assumptions."""
-    from kernrec.checking.check_launch import entries_of
     from kernrec.kernel.cuda_signature import variable_types
-    from kernrec.kernel.source_files import whole_source
 
     if wanted.by_name or not wanted.arguments:
-        entries = [entry] if entry else entries_of(path, wanted.flags.include)
-        return len(entries) != 1 or entries[0] not in wanted.complete
+        return len(wanted.entries) != 1 or wanted.entries[0] not in wanted.complete
     stated = {text.partition("=")[0] for text in wanted.arguments}
-    return wanted.launches and stated <= variable_types(whole_source(path, wanted.flags.include)).keys()
+    return wanted.launches and stated <= variable_types(wanted.text).keys()
 
 
 def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str, Checked]":
@@ -211,11 +220,11 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     if not checked.findings:
         for buffer, file in targets.items():
             np.save(file, read.buffers[buffer])
-    return {name: _with_note(checked, made.unset)}
+    return {name: _with_notes(checked, made.unset)}
 
 
-def _with_note(checked: "Checked", note: str) -> "Checked":
-    return replace(checked, notes=(*checked.notes, note)) if note else checked
+def _with_notes(checked: "Checked", *notes: str) -> "Checked":
+    return replace(checked, notes=(*checked.notes, *filter(None, notes)))
 
 
 def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tuple[dict[str, Checked], dict[str, str]]":
@@ -223,7 +232,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
 
     Return results, and reasons why other kernels could not be checked. Both are keyed by kernel.
     """
-    from kernrec.checking.check_launch import check_launch, entries_of, program_launch, without_guesses
+    from kernrec.checking.check_launch import check_launch, program_launch, without_guesses
     from kernrec.cli.progress import Steps
     from kernrec.gpu import find_gpu
     from kernrec.interop.assumed_words import CHECKED
@@ -237,14 +246,14 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     errors: dict[str, str] = {}
     progress = Steps(f"{path.name}: compiling")
     with progress:
-        for name in [entry] if entry else entries_of(path, flags.include):
+        for name in wanted.entries:
             progress.step(f"{name}: checking")
             try:
                 if name in wanted.complete:
                     results |= _check_one(wanted, path, name)
                     continue
-                stated = wanted.grid, block, wanted.arguments or (), (), str(wanted.shared) if wanted.shared else None
-                words = LaunchWords(name, *stated, **vars(flags))
+                shared = str(wanted.shared) if wanted.shared else None
+                words = LaunchWords(name, wanted.grid, block, wanted.arguments or (), shared=shared, **vars(flags))
                 made = program_launch(path, words, gpu, wanted.seconds, assume=not wanted.launches, sizes=CHECKED)
                 for buffer, array in made.launch.buffers.items():
                     if array.size > MOST_ELEMENTS:
@@ -253,7 +262,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
                 checked = without_guesses(checked, made.draft)
                 if not (wanted.launches or checked.findings or checked.blocks):
                     raise KernrecError("; ".join(filter(None, (*checked.notes, made.draft.note))))
-                results[name] = _with_note(_with_note(checked, made.draft.note), made.draft.unset)
+                results[name] = _with_notes(checked, made.draft.note, made.draft.unset)
             except KernrecError as error:
                 errors[name] = str(error)
     return results, errors

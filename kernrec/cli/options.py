@@ -11,7 +11,6 @@ The annotated fields of a class are the options, in the order of --help. A field
 includes its options. `Options` has defaults for all shared options.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, wraps
 from inspect import Parameter, Signature
@@ -52,9 +51,9 @@ def gpu_names(text: str) -> str:
     """Replace GPU files (.toml) in the value of --gpu by the names of their GPUs."""
     if ".toml" not in text.lower():
         return text
-    from kernrec.gpu.gpu_file import gpu_name, gpu_names
+    from kernrec.gpu.gpu_file import gpu_names
 
-    return gpu_name(Path(text)) if os.path.isfile(text) else gpu_names(text)
+    return gpu_names(text)
 
 
 def _one_gpu(text: str) -> str:

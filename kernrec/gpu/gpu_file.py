@@ -1,5 +1,6 @@
 """Read the description of a GPU that is not in the catalog from a TOML file in data-sheet units."""
 
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -71,6 +72,8 @@ def gpu_names(text: str) -> str:
     """Replace each GPU file in a comma-separated list by the name of its GPU."""
     if ".toml" not in text.lower():
         return text
+    if os.path.isfile(text):
+        return read_gpu_file(Path(text)).name  # The name of the file may contain a comma.
     parts = (part.strip() for part in text.split(","))
     return ",".join(read_gpu_file(Path(part)).name if part.lower().endswith(".toml") else part for part in parts)
 

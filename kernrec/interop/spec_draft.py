@@ -72,20 +72,20 @@ def draft_spec(
     stated = words.stated
     words = with_words(replace(words, entry=instance or words.entry, assumed=()), words.assumed)
     drafter = _Drafter(source, words, sm, suggest, compiled)
-    draft = replace(drafter.draft(), stated=stated)
+    draft = drafter.draft()
     if not draft.missing or suggest:
-        return replace(draft, chosen=named)
+        return replace(draft, chosen=named, stated=stated)
     chosen = drafter.assumed_words(sizes)
     if chosen is None or not assume:
-        return replace(draft, chosen=chosen or ())
+        return replace(draft, chosen=chosen or (), stated=stated)
     with suppress(UsageError, CompileError):  # If the chosen values are invalid, return the draft without them.
         drafter = _Drafter(source, with_words(words, chosen), sm, suggest, compiled)
         complete = drafter.draft()
         if complete.missing and (further := drafter.assumed_words(sizes)):  # Choose sizes that are still unknown, too.
             chosen = (*chosen, *further)
             complete = _Drafter(source, with_words(words, chosen), sm, suggest, compiled).draft()
-        draft = draft if complete.missing else replace(complete, stated=stated)
-    return replace(draft, chosen=(*named, *chosen))
+        draft = draft if complete.missing else complete
+    return replace(draft, chosen=(*named, *chosen), stated=stated)
 
 
 def _reached_code(source: str, kernel: str) -> str:

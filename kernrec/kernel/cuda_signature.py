@@ -4,6 +4,7 @@ PTX has neither parameter names nor pointer types. If kernrec does not know a ty
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -197,6 +198,7 @@ def type_aliases(text: str) -> dict[str, str]:
     return aliases
 
 
+@lru_cache(maxsize=4)
 def without_comments(source: str) -> str:
     """Remove comments and the content of string literals. Lines keep their numbers."""
     return _COMMENT.sub(lambda m: '""' if m[0][0] == '"' else "\n" * m[0].count("\n") or " ", source)

@@ -17,7 +17,6 @@ from kernrec.recommender.estimate.reference import Shrinkage
 from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.rank import KernelMeasurements, RankedKernel, RankedSpace
-from kernrec.recommender.request import Objective
 from kernrec.store import MeasuredAnswer
 from kernrec.util.cached_property import cached_property
 
@@ -31,11 +30,6 @@ POWER_LIMIT = "power limit"
 """Name of the bottleneck if the power limit lowers the core clock."""
 BOTTLENECKS = (*RESOURCES, POWER_LIMIT)
 """Names of bottlenecks. The C++ engine returns an index in this tuple."""
-OBJECTIVES = tuple(Objective)
-"""All objectives. The C++ engine receives an index in this tuple."""
-
-Picked = tuple[int, int]
-"""Selected candidate: index of the operating point, and index of the candidate in the `CandidateSet`."""
 
 
 class KernelCandidates:

@@ -10,11 +10,15 @@ import numpy as np
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.model.analytical.spread import SOURCES, Source
-from kernrec.recommender.candidates import OBJECTIVES, CandidateSet, Picked
-from kernrec.recommender.request import Query
+from kernrec.recommender.candidates import CandidateSet
+from kernrec.recommender.request import Objective, Query
 from kernrec.util.engine import query as engine
 
 _Result = TypeVar("_Result")
+OBJECTIVES = tuple(Objective)
+"""All objectives. The C++ engine receives an index in this tuple."""
+Picked = tuple[int, int]
+"""Selected candidate: index of the operating point, and index of the candidate in the `CandidateSet`."""
 Bounds = tuple[int, int, float, float, int]
 """Bounds of a query for the engine: index of the objective, number of results, maximum power in watts, maximum slowdown
 as a fraction, and index of the only source (-1 for all)."""

@@ -15,9 +15,8 @@ from kernrec.profile.triton_call_file import TritonCall
 from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from kernrec.recommender.candidates import Picked
 from kernrec.recommender.estimate.costs import PREDICTED
-from kernrec.recommender.select import bounds_of, pareto_front, reachable
+from kernrec.recommender.select import Picked, bounds_of, pareto_front, reachable
 from kernrec.training.scores import hypervolume
 from kernrec.util.engine import query as engine
 from tests.helpers.paths import ROOT

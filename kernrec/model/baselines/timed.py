@@ -196,14 +196,9 @@ class Kind:
 
     def bound(self, more: Any) -> Any:
         """Return minimum times and features of the problems in `more`. Input and result are objects of the engine."""
-        if self._products is not None:
-            return self._products.bound(more)
+        if (products := getattr(self.features, "products", None)) is not None:
+            return products(self.device, self.layout).bound(more)
         return self.features.bound(self.device, more.sizes, self.layout).in_engine
-
-    @cached_property
-    def _products(self) -> Any:
-        products = getattr(self.features, "products", None)
-        return None if products is None else products(self.device, self.layout)
 
     def reader(self, quantity: str, backends: tuple[str, ...], bound: Any) -> Reader:
         reader = self._readers.get((quantity, backends))

@@ -138,14 +138,9 @@ class Interval:
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
         """Return (lower ends, upper ends) of intervals for predictions at a distance from the training data."""
-        factor = factor_at(self.width, distance)
+        beyond = math.hypot(self.width, PRIOR) - self.width
+        factor = np.exp(self.width + _prior_share(np.asarray(distance)) * beyond)
         return value / factor, value * factor
-
-
-def factor_at(width: Array | float, distance: Array | float) -> Array:
-    """Return the factor between a prediction and either end of its interval, at a distance from the training data."""
-    hypotenuse = math.hypot(width, PRIOR) if isinstance(width, float) else np.hypot(width, PRIOR)
-    return np.asarray(np.exp(width + _prior_share(np.asarray(distance)) * (hypotenuse - width)))
 
 
 def interval_from(entry: Mapping[str, Any]) -> Interval:
