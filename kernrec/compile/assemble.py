@@ -1,15 +1,12 @@
 """Assemble PTX with the CUDA toolkit. Without an assembler, estimate registers and memory from the PTX."""
 
-import os
 import re
-import shutil
 import subprocess
 import tempfile
 from dataclasses import replace
-from functools import cache as once
 from pathlib import Path
 
-from kernrec.compile.compiled import Compiled, CompileError, Resources, first_error, parse_resources, wheel_folders
+from kernrec.compile.compiled import Compiled, CompileError, Resources, assembler, first_error, parse_resources
 from kernrec.errors import UsageError
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.liveness import live_registers
@@ -26,20 +23,6 @@ _TOO_OLD = re.compile(r"Value '\w+' is not defined for option 'gpu-name'")
 _TURING = 75
 """Oldest compute capability that CUDA 13's assembler supports."""
 _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
-
-
-@once
-def toolkit_program(name: str) -> str | None:
-    """Return the path of a CUDA program, or None. NVIDIA's wheels come before CUDA_PATH, CUDA_HOME and PATH."""
-    folders = wheel_folders("cu13/bin", "cuda_nvcc/bin")
-    folders += [Path(os.environ[home], "bin") for home in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(home)]
-    path = next((str(folder / name) for folder in folders if (folder / name).is_file()), None)
-    return path or shutil.which(name)
-
-
-def assembler() -> str | None:
-    """Return the path of `ptxas`, or None if it is not installed."""
-    return toolkit_program("ptxas")
 
 
 def check_target(module: Module, sm: int) -> None:

@@ -93,8 +93,8 @@ class _Charge:
 class MachineLowering:
     """Counter of machine instructions per basic block. It estimates the instructions from PTX if necessary."""
 
-    def __init__(self, ptx: str, sm: int, entry: str) -> None:
-        self._code = (machine_code(ptx, sm) or {}).get(entry)
+    def __init__(self, ptx: str, sm: int, entry: str, listing: str = "") -> None:
+        self._code = (machine_code(ptx, sm, listing) or {}).get(entry)
         self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # The keys are ids, because functions have no hash.
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:

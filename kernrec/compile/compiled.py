@@ -3,11 +3,14 @@
 import hashlib
 import importlib.util
 import json
+import os
 import re
+import shutil
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, field
+from functools import cache as once
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -43,6 +46,8 @@ class Compiled:
     compiler: str
     """Name and version of the compiler, such as `nvrtc 13.5`."""
     log: str
+    listing: str = ""
+    """Output of nvdisasm for the machine code, with the PTX lines of instructions. May be empty."""
 
     @property
     def ptx_hash(self) -> str:
@@ -87,7 +92,7 @@ class CompileJob:
     host_code: bool = False
     """Whether the source needs nvcc, because it has host code."""
     machine_code: bool = True
-    """Whether machine code is needed. Otherwise, configs of one source may be compiled together."""
+    """Whether `Compiled.cubin` is needed. Otherwise, configs of one source may be compiled together."""
 
     @property
     def macros(self) -> list[str]:
@@ -105,6 +110,20 @@ def wheel_folders(*names: str) -> list[Path]:
     package = importlib.util.find_spec("nvidia")
     places = (package.submodule_search_locations or []) if package else []
     return [Path(place, name) for place in places for name in names]
+
+
+@once
+def toolkit_program(name: str) -> str | None:
+    """Return the path of a CUDA program, or None. NVIDIA's wheels come before CUDA_PATH, CUDA_HOME and PATH."""
+    folders = wheel_folders("cu13/bin", "cuda_nvcc/bin")
+    folders += [Path(os.environ[home], "bin") for home in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(home)]
+    path = next((str(folder / name) for folder in folders if (folder / name).is_file()), None)
+    return path or shutil.which(name)
+
+
+def assembler() -> str | None:
+    """Return the path of `ptxas`, or None if it is not installed."""
+    return toolkit_program("ptxas")
 
 
 class NoCompilerError(KernrecError):
@@ -187,7 +206,7 @@ def first_error(log: str, name: str) -> str:
     return f"{name}: {first}"
 
 
-_FORMAT = "kernrec compile cache 1"
+_FORMAT = "kernrec compile cache 2"
 
 
 class CompileCache:
@@ -236,6 +255,7 @@ def _encode(result: Result) -> bytes:
         "compiler": result.compiler,
         "log": result.log,
         "ptx": result.ptx,
+        "listing": result.listing,
     }
     # zlib adds a checksum, so decompressing a damaged file fails.
     return zlib.compress(json.dumps(header).encode() + b"\n" + result.cubin, level=3)
@@ -247,4 +267,4 @@ def _decode(data: bytes) -> Result:
     if "refused" in fields:
         return CompileError(fields["refused"], fields["log"])
     resources = {entry: Resources(**values) for entry, values in fields["resources"].items()}
-    return Compiled(fields["ptx"], cubin, resources, fields["compiler"], fields["log"])
+    return Compiled(fields["ptx"], cubin, resources, fields["compiler"], fields["log"], fields["listing"])

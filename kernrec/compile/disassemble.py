@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from kernrec.compile.assemble import assembler, toolkit_program
+from kernrec.compile.compiled import assembler, toolkit_program
 from kernrec.util.light_dataclass import dataclass
 
 COUNTS = "KERNREC_COUNTS"
@@ -20,8 +20,8 @@ _LIMIT_S = 60.0
 _LARGEST = 100_000_000
 """Maximum bytes of nvdisasm's output."""
 _OLDEST = 75
-_SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+),")
-_LINE = re.compile(r'\s*//## File "\.nv_debug_ptx_txt", line (\d{1,9})$')
+_SECTION = re.compile(r"^[ \t]*\.section[ \t]+\.text\.([^,\s]+),", re.MULTILINE)
+_LINE = re.compile(r'^([ \t]*//## File "\.nv_debug_ptx_txt", line )(\d{1,9})$', re.MULTILINE)
 _LABEL = re.compile(r"([.$\w]+):$")
 _INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,8})\*/\s+(?:@!?U?P[0-9T]+ )?\s*([A-Z][A-Z0-9_]*)((?:\.\w+)*)([^;]*);")
 _TARGET = re.compile(r"`\(([.$\w]+)\)")
@@ -70,17 +70,28 @@ def _programs(sm: int) -> tuple[str, ...]:
     return ptxas, nvdisasm
 
 
-def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
+def machine_code(ptx: str, sm: int, listing: str = "") -> dict[str, MachineCode] | None:
     """Return the machine code of each PTX function, or None if ptxas or nvdisasm is missing or fails.
 
     `KERNREC_COUNTS=ptx` makes the result None.
+
+    Args:
+        listing: the result of `assemble_listing` for the PTX, or an empty text to run the programs now.
     """
-    programs = _programs(sm)
-    return _read(ptx, sm, programs) if programs else None
+    if not listing:
+        _, listing = _assembled(ptx, sm, _programs(sm)) or ("", "")
+    return parse_disassembly(listing) if listing else None
+
+
+def assemble_listing(ptx: str, sm: int) -> tuple[str, str] | None:
+    """Assemble PTX. Return the output of ptxas, and of nvdisasm, or None if a program is missing or fails."""
+    return _assembled(ptx, sm, _programs(sm))
 
 
 @lru_cache(maxsize=4)
-def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode] | None:
+def _assembled(ptx: str, sm: int, programs: tuple[str, ...]) -> tuple[str, str] | None:
+    if not programs:
+        return None
     ptxas, nvdisasm = programs
     stated = _ARCHITECTURE.search(ptx)
     target = f"sm_{sm}{stated[2] if stated and int(stated[1]) == sm else ''}"
@@ -88,8 +99,8 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
         source, cubin, text = (Path(folder, f"kernel.{kind}") for kind in ("ptx", "cubin", "sass"))
         source.write_text(ptx, encoding="utf-8")
         try:
-            command = [ptxas, "--generate-line-info", f"--gpu-name={target}", str(source), "-o", str(cubin)]
-            subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True)
+            command = [ptxas, "-v", "--generate-line-info", f"--gpu-name={target}", str(source), "-o", str(cubin)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=True)
             with text.open("wb") as output:
                 # Disable nvdisasm's data flow analysis. It only finds targets of indirect branches, but doubles the run
                 # time.
@@ -99,9 +110,22 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
             return None
         if text.stat().st_size > _LARGEST:
             return None
-        return parse_disassembly(text.read_text("utf-8", errors="replace"))
+        return done.stderr + done.stdout, text.read_text("utf-8", errors="replace")
 
 
+def split_listing(listing: str) -> dict[str, str]:
+    """Return the part of a listing for each function."""
+    starts = [(match[1], match.start()) for match in _SECTION.finditer(listing)]
+    ends = [*(start for _, start in starts[1:]), len(listing)]
+    return {name: listing[start:end] for (name, start), end in zip(starts, ends, strict=True)}
+
+
+def renumbered_listing(listing: str, skipped: int) -> str:
+    """Return a listing whose PTX lines are smaller by `skipped`."""
+    return _LINE.sub(lambda line: f"{line[1]}{int(line[2]) - skipped}", listing)
+
+
+@lru_cache(maxsize=4)
 def parse_disassembly(text: str) -> dict[str, MachineCode] | None:
     """Return the machine code of each function in nvdisasm's output. Return None if a line has an unknown form."""
     functions: dict[str, MachineCode] = {}
@@ -121,7 +145,7 @@ def parse_disassembly(text: str) -> dict[str, MachineCode] | None:
             marks = tuple(modifiers[1:].split(".")) if modifiers else ()
             instructions.append(MachineInstruction(line, opcode, marks, operands.strip()))
         elif match := _LINE.match(row):
-            line = int(match[1])
+            line = int(match[2])
         elif match := _SECTION.match(row):
             close()
             name, line = match[1], 0

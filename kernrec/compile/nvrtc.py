@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache as once
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,7 @@ from kernrec.compile.compiled import (
     target_name,
     wheel_folders,
 )
+from kernrec.compile.disassemble import assemble_listing, code_source
 from kernrec.compile.nvcc import check_includes, compile_program, nvcc_version, quoted_names
 from kernrec.errors import UsageError
 from kernrec.util.process import run_confined
@@ -192,7 +194,6 @@ def compile_source(
 
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
     """Return the result of a job, from `cache` if possible. Raise the same errors as `compile_source`."""
-    key = cache_key(job)
     result = cached_result(job, cache)
     if result is None:
         try:
@@ -200,7 +201,7 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
         except CompileError as error:
             result = error
         if isinstance(result, Compiled) or result.lasting:
-            cache.put(key, result)
+            put(job, result, cache)
     if isinstance(result, CompileError):
         raise result
     return result
@@ -212,13 +213,14 @@ def cached_result(job: CompileJob, cache: CompileCache) -> Result | None:
     return cache.get(_key_without_code(job)) if result is None and not job.machine_code else result
 
 
-def put_without_code(job: CompileJob, compiled: Compiled, cache: CompileCache) -> None:
-    """Cache a result without machine code."""
-    cache.put(_key_without_code(job), compiled)
+def put(job: CompileJob, result: Result, cache: CompileCache) -> None:
+    """Cache the result of a job."""
+    without_code = isinstance(result, Compiled) and not (job.machine_code or result.cubin)
+    cache.put(_key_without_code(job) if without_code else cache_key(job), result)
 
 
 def _key_without_code(job: CompileJob) -> str:
-    return CompileCache.key("without machine code", cache_key(job))
+    return CompileCache.key("without machine code", code_source(job.sm), cache_key(job))
 
 
 def cache_key(job: CompileJob) -> str:
@@ -234,7 +236,10 @@ def cache_key(job: CompileJob) -> str:
 
 
 def compile_alone(job: CompileJob) -> Compiled:
-    """Compile a job without a cache. Raise the same errors as `compile_source`."""
+    """Compile a job without a cache. Raise the same errors as `compile_source`.
+
+    If the job does not need machine code, the result may have a listing instead.
+    """
     if job.name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble  # Import late, because the module imports NumPy.
 
@@ -245,12 +250,26 @@ def compile_alone(job: CompileJob) -> Compiled:
         return compile_triton(job)
     if job.host_code:
         return compile_program(job)
+    if not job.machine_code and code_source(job.sm):
+        code = compile_to_ptx(job)
+        if (listed := assemble_listing(code.ptx, job.sm)) is not None:
+            log, listing = listed
+            return replace(code, resources=parse_resources(log), log=code.log + log, listing=listing)
+    return _compile(job, target_name(job.source, job.sm))
+
+
+def compile_to_ptx(job: CompileJob) -> Compiled:
+    """Compile CUDA C++ to PTX only. The result has no resources. Raise the same errors as `compile_source`."""
+    return _compile(job, target_name(job.source, job.sm).replace("sm_", "compute_"))
+
+
+def _compile(job: CompileJob, target: str) -> Compiled:
     if job.sm not in supported_sms():
         supported = ", ".join(f"sm_{sm}" for sm in supported_sms())
         older = "; install the extra cuda12, or analyze PTX: nvcc 12 -ptx -arch=sm_70" if job.sm < 75 else ""
         raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {supported}{older}")
     defaults = OPTIONS if job.language else OPTIONS[1:]
-    options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
+    options = [f"--gpu-architecture={target}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
         # An older NVRTC rejects `_MINIMAL`. After any error, compile again without `_MINIMAL`.

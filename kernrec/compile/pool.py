@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from multiprocessing import resource_tracker
@@ -81,16 +81,14 @@ class CompilingProcesses:
     ) -> Iterator[tuple[CompileJob, Result]]:
         """Compile jobs like `compile_many`. A new call drops unfinished jobs, so consume all results first."""
         cache = cache if cache is not None else CompileCache.default()
-        workers, most = self._workers, MOST_TOGETHER
-        if isinstance(jobs, Sized):  # Distribute a few jobs evenly over the processes.
-            most = max(1, min(most, len(jobs) // (2 * self._limit)))
-        groups = _groups(jobs, most, cache)
-        # Jobs to compile one at a time, because a process that compiled them together died
-        alone: deque[CompileJob] = deque()
+        workers = self._workers
+        groups = group_jobs(jobs, cache)
+        # Parts of groups that were too large, or during which a process died
+        parts: deque[list[CompileJob]] = deque()
         try:
             while True:
                 while (free := next((w for w in workers if not w.jobs), None)) or len(workers) < self._limit:
-                    group = [alone.popleft()] if alone else next(groups, None)
+                    group = parts.popleft() if parts else next(groups, None)
                     if group is None:
                         break
                     if isinstance(group, tuple):
@@ -107,9 +105,9 @@ class CompilingProcesses:
                 wait([worker.connection for worker in busy], max(0.0, first_deadline - time.monotonic()))
                 for worker in busy:
                     yield from worker.poll()
+                    parts += worker.returned()
                     if not worker.alive:
                         workers.remove(worker)
-                        alone += worker.jobs
         finally:
             self._stop([worker for worker in workers if worker.jobs or not worker.alive])
 
@@ -123,10 +121,10 @@ class CompilingProcesses:
                 self._workers.remove(worker)
 
 
-def _groups(
-    jobs: Iterable[CompileJob], most: int, cache: CompileCache
+def group_jobs(
+    jobs: Iterable[CompileJob], cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Yield (job, result) for each cached job. Also yield lists of at most `most` jobs to compile together."""
+    """Yield (job, result) for each cached job. Also yield lists of jobs to compile together."""
     groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # Jobs with the same source, by `together_key`.
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
@@ -140,7 +138,7 @@ def _groups(
             groups = {}
         key = together_key(job)
         groups.setdefault(key, []).append(job)
-        if len(groups[key]) == most:
+        if len(groups[key]) == MOST_TOGETHER:
             yield groups.pop(key)
     yield from groups.values()
 
@@ -163,7 +161,8 @@ class _Worker:
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
-        # Whether the process now compiles all jobs as a single PTX file, instead of only the first job
+        # Maximum number of jobs that the process can compile together, if `jobs` are more
+        self._most: int | None = None
         self._together = False
 
     def give(self, jobs: list[CompileJob], timeout_s: float) -> None:
@@ -181,8 +180,8 @@ class _Worker:
                     self.ready = True
                     if self.jobs:
                         self._send(self.jobs)
-                elif message is None:
-                    self._together = True
+                elif isinstance(message, int):
+                    self._most = message
                 else:
                     result = message if isinstance(message, Compiled) else CompileError(*message)
                     results.append((self.jobs.pop(0), result))
@@ -197,6 +196,14 @@ class _Worker:
         self.stop()
         return self._lost(f"compiling took longer than {self.timeout_s:g} s", "timeout")
 
+    def returned(self) -> list[list[CompileJob]]:
+        """Take back the jobs of a group that was too large, or during which the process died, in smaller groups."""
+        most = 1 if not self.alive else self._most
+        if most is None:
+            return []
+        jobs, self.jobs, self._most = self.jobs, [], None
+        return [jobs[first : first + most] for first in range(0, len(jobs), most)]
+
     def stop(self) -> None:
         self.alive = False
         self.process.kill()  # Killing needs no cleanup, because the process writes cache files atomically.
@@ -204,7 +211,7 @@ class _Worker:
         self.connection.close()
 
     def _send(self, jobs: list[CompileJob]) -> None:
-        self._together = False
+        self._together = len(jobs) > 1
         self._begin()
         with suppress(OSError):  # An idle process may have died. The next read reports its end.
             self.connection.send(jobs)

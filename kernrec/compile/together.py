@@ -7,30 +7,32 @@ The source is repeated with the macros of each config and a unique name for its 
     (the source)                  (the source)
     #undef BX, blur, ...          #undef BX, blur, ...
 
-The PTX is split into one text per config, in which the kernel has its old name. Configs get no machine code, because
-its names cannot be changed. Copies must not see each other's declarations, so the source must consist of a single
-kernel without other functions, types or variables. Otherwise configs are compiled separately.
+The PTX and the listing of its machine code are split into one text per config, in which the kernel has its old name.
+Configs get no binary machine code, because its names cannot be changed. Copies must not see each other's declarations,
+so the source must consist of a single kernel without other functions, types or variables. Otherwise configs are
+compiled separately.
 """
 
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, parse_resources
-from kernrec.compile.nvrtc import compile_alone, compile_job, put_without_code
+from kernrec.compile.disassemble import renumbered_listing, split_listing
+from kernrec.compile.nvrtc import compile_alone, compile_job, compile_to_ptx, put
 from kernrec.errors import KernrecError
 from kernrec.kernel.cuda_program import function_name, nodes, parsed, text_of, top_level, without
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-MOST_TOGETHER = 8
+MOST_TOGETHER = 32
 """Maximum number of configs per run of the compiler."""
-_QUICK_S = 1.0
-"""Maximum CPU seconds for a source's first config. A slower source is compiled one config at a time, because a config
-that never ends would block the other configs."""
+_RUN_S = 1.0
+"""Maximum CPU seconds of a run, estimated from a single config. Longer runs would leave other processes idle."""
 
 _KERNEL_MARK = "__global__"
 _DECLARES = re.compile(
@@ -90,40 +92,49 @@ class Together:
 
     def __init__(self, cache: CompileCache) -> None:
         self._cache = cache
-        # Name of each source's kernel, or None if the source's configs cannot be compiled together
-        self._kernels: dict[tuple[str, int, str], str | None] = {}
+        # Name of each source's kernel, and the maximum number of configs per run
+        self._kernels: dict[tuple[str, int, str], tuple[str, int]] = {}
 
-    def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the result of each job, in order. All jobs must have the same `together_key`."""
-        rest, source = list(jobs), _source_of(jobs[0])
-        # Compile the first job alone to learn the names of the source's kernels and the compile time.
+    def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | int]:
+        """Yield the result of each job, in order. All jobs must have the same `together_key`.
+
+        If the group is too large, yield only the maximum number of jobs per group.
+        """
+        if len(jobs) == 1:
+            yield self._alone(jobs[0])
+            return
+        source = _source_of(jobs[0])
         if source not in self._kernels:
-            yield self._alone(rest.pop(0))
-        kernel = self._kernels.get(source)
-        if len(rest) > 1 and kernel is not None:
-            yield None  # Tell the caller that one run compiles all other jobs.
-            if (together := compile_together(rest, kernel)) is not None:
-                for job, compiled in zip(rest, together, strict=True):
-                    if compiled is not None:
-                        put_without_code(job, compiled, self._cache)
-                    yield compiled or self._alone(job)
-                return
-            self._kernels[source] = None
-        for job in rest:
-            yield self._alone(job)
+            self._kernels[source] = next(filter(None, map(_measured, jobs)), ("", 1))
+        kernel, most = self._kernels[source]
+        together = compile_together(jobs, kernel) if len(jobs) <= most else None
+        if together is None:
+            self._kernels[source] = kernel, (most if len(jobs) > most else 1)
+            yield self._kernels[source][1]
+            return
+        for job, compiled in zip(jobs, together, strict=True):
+            if compiled is not None:
+                put(job, compiled, self._cache)
+            yield compiled or self._alone(job)
 
     def _alone(self, job: CompileJob) -> Compiled | CompileError:
-        start = time.process_time()
         try:
-            compiled = compile_job(job, self._cache)
+            return compile_job(job, self._cache)
         except CompileError as error:
             return error
         except Exception as error:  # An error such as too little memory concerns only this job.
             return CompileError(f"{job.name}: {type(error).__name__}: {' '.join(str(error).split())}", reason="crash")
-        if can_be_together(job):
-            quick, entries = time.process_time() - start < _QUICK_S, list(compiled.resources)
-            self._kernels.setdefault(_source_of(job), entries[0] if quick and len(entries) == 1 else None)
-        return compiled
+
+
+def _measured(job: CompileJob) -> tuple[str, int] | None:
+    """Compile a job to PTX. Return the name of its only kernel, and the number of such jobs per run of the compiler."""
+    start = time.process_time()
+    try:
+        entries = _ENTRY.findall(compile_to_ptx(job).ptx)
+    except CompileError:
+        return None
+    most = int(_RUN_S / max(time.process_time() - start, _RUN_S / MOST_TOGETHER))
+    return (entries[0], most) if len(entries) == 1 else None
 
 
 def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled | None] | None:
@@ -146,13 +157,15 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         lines += [f"#define {name} {copy}", job.source]
         lines += [f"#undef {macro}" for macro in dict.fromkeys((*job.defines, *own))]
     try:
-        whole = compile_alone(CompileJob("\n".join(lines), jobs[0].sm, {}, jobs[0].name))
+        whole = compile_alone(replace(jobs[0], source="\n".join(lines), defines={}))
     except CompileError:
         return None
     parts = _parts(whole.ptx)
-    if parts is None or len(parts) != len(jobs) or any(not line.startswith("ptxas") for line in whole.log.splitlines()):
+    from_ptxas = all(line.startswith(("ptxas", " ")) for line in whole.log.splitlines())
+    if parts is None or len(parts) != len(jobs) or not from_ptxas:
         return None
     logs = re.split(r"(?=^.*Compiling entry function ')", whole.log, flags=re.MULTILINE)
+    listings = split_listing(whole.listing)
     results: list[Compiled | None] = []
     for copy in copies:
         length = rf"(?<!\d){len(copy)}{copy}"
@@ -160,14 +173,17 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         def under_old_name(text: str, copy: str = copy, length: str = length) -> str:
             return re.sub(length, f"{len(name)}{name}", text).replace(copy, name)
 
-        ptx = [text for entry, text in parts.items() if copy in entry]
+        ptx = [part for entry, part in parts.items() if copy in entry]
         log = [under_old_name(text) for text in logs[1:] if copy in text]
         if len(ptx) != 1 or len(log) != 1 or list(resources := parse_resources(log[0])) != [kernel]:
             return None
         # Compile a job without dynamic shared memory separately if other jobs in the file use dynamic shared memory,
         # because dynamic shared memory changes the alignment of static shared memory.
-        alone = _EXTERN in whole.ptx and _EXTERN not in ptx[0]
-        code = Compiled(under_old_name(ptx[0]), b"", resources, whole.compiler, log[0])
+        text, skipped = ptx[0]
+        alone = _EXTERN in whole.ptx and _EXTERN not in text
+        listing = under_old_name("".join(of_one for entry, of_one in listings.items() if copy in entry))
+        listing = renumbered_listing(listing, skipped)
+        code = Compiled(under_old_name(text), b"", resources, whole.compiler, log[0], listing)
         results.append(None if alone else code)
     return results
 
@@ -182,13 +198,19 @@ def _identifier(entry: str) -> str:
     return entry if match is None else entry[match.end() :][: int(match[1])]
 
 
-def _parts(ptx: str) -> dict[str, str] | None:
-    """Split the PTX of several kernels into one text per kernel. Return None if the PTX defines anything else."""
+def _parts(ptx: str) -> dict[str, tuple[str, int]] | None:
+    """Split the PTX of several kernels into one text per kernel.
+
+    Returns:
+        For each kernel, its text and the difference of its line numbers in `ptx` and in the text. None if the PTX
+        defines anything else.
+    """
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
+    first_lines: dict[str, int] = {}
     declared: list[tuple[str, str]] = []  # Pairs (symbol, line). The symbol is empty if the line is a comment.
     function: list[str] | None = None
-    for line in (start + rest).splitlines():
+    for number, line in enumerate((start + rest).splitlines(), head.count("\n")):
         if function is not None:
             function.append(line)
             if line == "}":
@@ -196,6 +218,7 @@ def _parts(ptx: str) -> dict[str, str] | None:
         elif (header := _ENTRY.match(line)) is not None:
             function = functions.setdefault(header[1], [])
             function.append(line)
+            first_lines[header[1]] = number
         elif not line.startswith(_START):
             declaration = _DECLARATION.fullmatch(line)
             if declaration is None:
@@ -209,7 +232,8 @@ def _parts(ptx: str) -> dict[str, str] | None:
         own = [
             line for symbol, line in declared if (symbol and symbol in text) or (not symbol and _copy_of(entry, line))
         ]
-        parts[entry] = "\n".join([f"{head}{_START}{entry}", *own, "", text, "", ""])
+        before = "\n".join([f"{head}{_START}{entry}", *own, "", ""])
+        parts[entry] = f"{before}{text}\n\n", first_lines[entry] - before.count("\n")
     return parts
 
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.compile.assemble import assembler
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources, assembler
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel import Kernel, bind_launches

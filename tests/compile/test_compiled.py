@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.compile import CompileCache, Compiled, CompileError, Resources, assemble, compile_source
-from kernrec.compile.assemble import ESTIMATED, assembler, check_target
-from kernrec.compile.compiled import first_error, parse_resources
+from kernrec.compile.assemble import ESTIMATED, check_target
+from kernrec.compile.compiled import assembler, first_error, parse_resources
 from kernrec.errors import UsageError
 from kernrec.ptx import parse
 from tests.helpers.paths import beside

@@ -9,8 +9,8 @@ from typing import ClassVar, ParamSpec, TypeVar
 from unittest.mock import patch
 
 from kernrec.compile.compiled import CompileCache, CompileJob, Result
-from kernrec.compile.pool import CompilingProcesses, _groups
-from kernrec.compile.together import MOST_TOGETHER, Together
+from kernrec.compile.pool import CompilingProcesses, group_jobs
+from kernrec.compile.together import Together
 
 USUAL_S = 120.0
 """Time limit of a job in seconds if the test sets none."""
@@ -32,7 +32,7 @@ class CompilingHere(CompilingProcesses):
             return
         cache = cache if cache is not None else CompileCache.default()
         together = Together(cache)
-        for group in _groups(jobs, MOST_TOGETHER, cache):
+        for group in group_jobs(jobs, cache):
             if isinstance(group, tuple):
                 yield group
             elif group[0].triton is not None:
@@ -40,7 +40,11 @@ class CompilingHere(CompilingProcesses):
                 lasting = self.lasting.setdefault((cache.folder, variables), CompilingProcesses(1))
                 yield from lasting.compile(group, timeout_s, cache)
             else:
-                yield from zip(group, filter(None, together.results(group)), strict=True)
+                first, *others = together.results(group)
+                size = first if isinstance(first, int) else len(group)
+                parts = [group[start : start + size] for start in range(0, len(group), size)]
+                results = [first, *others] if len(parts) == 1 else [r for part in parts for r in together.results(part)]
+                yield from zip(group, results, strict=True)
 
 
 class WorkingHere(Executor):
