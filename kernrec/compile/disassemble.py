@@ -117,7 +117,7 @@ def split_listing(listing: str) -> dict[str, str]:
     """Return the part of a listing for each function."""
     starts = [(match[1], match.start()) for match in _SECTION.finditer(listing)]
     ends = [*(start for _, start in starts[1:]), len(listing)]
-    return {name: listing[start:end] for (name, start), end in zip(starts, ends, strict=True)}
+    return {name: listing[start:end] for (name, start), end in zip(starts, ends, strict=False)}
 
 
 def renumbered_listing(listing: str, skipped: int) -> str:

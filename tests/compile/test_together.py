@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
 from kernrec.compile.compiled import Compiled
+from kernrec.compile.disassemble import COUNTS, disassembler, machine_code
 from kernrec.compile.nvrtc import compile_alone
 from kernrec.compile.together import can_be_together, compile_together, launched_only
 from tests.helpers.depth import few_examples
@@ -71,6 +72,24 @@ def test_configs_compiled_together_have_unchanged_code(nvrtc, declared, configs)
         assert not code.cubin
         if code.ptx == expected.ptx:  # NVRTC may number registers differently, which can change their count
             assert code.resources == expected.resources
+
+
+def machine_instructions(code: Compiled, listing: str) -> list[tuple[object, ...]]:
+    (entry,) = code.resources
+    instructions = machine_code(code.ptx, SM, listing)[entry].instructions
+    return [(each.line, each.opcode, each.modifiers) for each in instructions]
+
+
+@pytest.mark.skipif(disassembler() is None, reason="there is no nvdisasm here")
+def test_configs_compiled_together_have_the_machine_code_of_separate_ones(nvrtc, monkeypatch):
+    monkeypatch.delenv(COUNTS, raising=False)
+    jobs = [
+        job(TILES.replace("KERNEL", "__global__ void"), {"TILE": tile, "UNROLLED": 2, "KEPT": 1}) for tile in (32, 64)
+    ]
+    (kernel,) = compile_alone(jobs[0]).resources
+    for code in compile_together(jobs, kernel):
+        assert code.listing
+        assert machine_instructions(code, code.listing) == machine_instructions(code, "")
 
 
 SAXPY = 'extern "C" __global__ void saxpy(float *x) { x[threadIdx.x] *= SCALE; }'
