@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache as once
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +31,7 @@ from kernrec.compile.compiled import (
     target_name,
     wheel_folders,
 )
-from kernrec.compile.disassemble import assemble_listing, code_source
+from kernrec.compile.disassemble import code_source
 from kernrec.compile.nvcc import check_includes, compile_program, nvcc_version, quoted_names
 from kernrec.errors import UsageError
 from kernrec.util.process import run_confined
@@ -201,7 +200,7 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
         except CompileError as error:
             result = error
         if isinstance(result, Compiled) or result.lasting:
-            put(job, result, cache)
+            cache.put(cache_key(job), result)
     if isinstance(result, CompileError):
         raise result
     return result
@@ -213,10 +212,9 @@ def cached_result(job: CompileJob, cache: CompileCache) -> Result | None:
     return cache.get(_key_without_code(job)) if result is None and not job.machine_code else result
 
 
-def put(job: CompileJob, result: Result, cache: CompileCache) -> None:
-    """Cache the result of a job."""
-    without_code = isinstance(result, Compiled) and not (job.machine_code or result.cubin)
-    cache.put(_key_without_code(job) if without_code else cache_key(job), result)
+def put_without_code(job: CompileJob, compiled: Compiled, cache: CompileCache) -> None:
+    """Cache a result without machine code."""
+    cache.put(_key_without_code(job), compiled)
 
 
 def _key_without_code(job: CompileJob) -> str:
@@ -236,10 +234,7 @@ def cache_key(job: CompileJob) -> str:
 
 
 def compile_alone(job: CompileJob) -> Compiled:
-    """Compile a job without a cache. Raise the same errors as `compile_source`.
-
-    If the job does not need machine code, the result may have a listing instead.
-    """
+    """Compile a job without a cache. Raise the same errors as `compile_source`."""
     if job.name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble  # Import late, because the module imports NumPy.
 
@@ -250,11 +245,6 @@ def compile_alone(job: CompileJob) -> Compiled:
         return compile_triton(job)
     if job.host_code:
         return compile_program(job)
-    if not job.machine_code and code_source(job.sm):
-        code = compile_to_ptx(job)
-        if (listed := assemble_listing(code.ptx, job.sm)) is not None:
-            log, listing = listed
-            return replace(code, resources=parse_resources(log), log=code.log + log, listing=listing)
     return _compile(job, target_name(job.source, job.sm))
 
 

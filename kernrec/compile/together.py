@@ -21,8 +21,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, parse_resources
-from kernrec.compile.disassemble import renumbered_listing, split_listing
-from kernrec.compile.nvrtc import compile_alone, compile_job, compile_to_ptx, put
+from kernrec.compile.disassemble import assemble_listing, code_source, renumbered_listing, split_listing
+from kernrec.compile.nvrtc import compile_alone, compile_job, compile_to_ptx, put_without_code
 from kernrec.errors import KernrecError
 from kernrec.kernel.cuda_program import function_name, nodes, parsed, text_of, top_level, without
 
@@ -114,7 +114,7 @@ class Together:
             return
         for job, compiled in zip(jobs, together, strict=True):
             if compiled is not None:
-                put(job, compiled, self._cache)
+                put_without_code(job, compiled, self._cache)
             yield compiled or self._alone(job)
 
     def _alone(self, job: CompileJob) -> Compiled | CompileError:
@@ -156,8 +156,9 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         lines += [f"#define {macro} {value}" for macro, value in sorted(job.defines.items())]
         lines += [f"#define {name} {copy}", job.source]
         lines += [f"#undef {macro}" for macro in dict.fromkeys((*job.defines, *own))]
+    job = CompileJob("\n".join(lines), jobs[0].sm, {}, jobs[0].name)
     try:
-        whole = compile_alone(replace(jobs[0], source="\n".join(lines), defines={}))
+        whole = _with_listing(job) or compile_alone(job)
     except CompileError:
         return None
     parts = _parts(whole.ptx)
@@ -186,6 +187,16 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         code = Compiled(under_old_name(text), b"", resources, whole.compiler, log[0], listing)
         results.append(None if alone else code)
     return results
+
+
+def _with_listing(job: CompileJob) -> Compiled | None:
+    """Compile a job to PTX, and assemble the PTX. Return None if a program for machine code is missing or fails."""
+    code = compile_to_ptx(job) if code_source(job.sm) else None
+    listed = assemble_listing(code.ptx, job.sm) if code is not None else None
+    if code is None or listed is None:
+        return None
+    log, listing = listed
+    return replace(code, resources=parse_resources(log), log=code.log + log, listing=listing)
 
 
 def _source_of(job: CompileJob) -> tuple[str, int, str]:

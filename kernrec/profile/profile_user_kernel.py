@@ -10,8 +10,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from kernrec.compile.assemble_together import listings_together
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result
 from kernrec.compile.disassemble import code_source
 from kernrec.compile.pool import Processors, processors_of
@@ -28,8 +29,14 @@ if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
 _MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memory
+_MOST_TOGETHER, _MOST_PTX = 16, 400_000
+"""Maximum number of configs whose machine code is read together, and the PTX bytes that suffice."""
+_MOST_STATIC_BYTES = 48 << 10
+"""Maximum static shared memory that ptxas accepts in PTX."""
 
 
+_Unread = tuple[tuple[str, ...], Config, Compiled]
+"""Key of a task, its config and the code whose machine code must be read."""
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
 """Result for configs with equal code and launch: either (configs, database rows of profiles), or a failure."""
 
@@ -56,6 +63,7 @@ def profile_configs(
                 yield from tasks.add(config, result)
             while len(tasks) >= _MOST_WAITING * opened.count:
                 yield from tasks.collect()
+        tasks.read_code()
         while len(tasks):
             yield from tasks.collect()
 
@@ -69,13 +77,16 @@ class _EmulationTasks:
         self._processors = processors
         self._code_source = code_source(target.sm)
         self._cache = EmulationCache(kernel, target.problem, target.budget)
+        # Configs whose machine code must be read, and those whose machine code is being read
+        self._unread: list[_Unread] = []
+        self._reading: dict[Future[list[str]], list[_Unread]] = {}
         self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
         # Configs of each running task.
         self._configs: dict[tuple[str, ...], list[Config]] = {}
         self._done: dict[tuple[str, ...], Emulated] = {}
 
     def __len__(self) -> int:
-        return len(self._running)
+        return len(self._reading) + len(self._running)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
         """Start a task for a config unless an equal task exists. Yield the result if it is cached."""
@@ -96,31 +107,56 @@ class _EmulationTasks:
             self._configs[key].append(config)
         else:
             self._configs[key] = [config]
-            slim = replace(compiled, cubin=b"", log="")
-            dims, plain = dict(target.problem.dim), (target.sm, target.folder, target.budget)
-            task = self._processors.submit(
-                _sample, kernel, config, target.problem.dtype, target.problem.layout, dims, plain, slim
-            )
-            self._running[task] = key
+            static = max((used.static_smem_bytes for used in compiled.resources.values()), default=0)
+            if compiled.listing or not self._code_source or static > _MOST_STATIC_BYTES:
+                self._emulate(key, config, compiled)
+                return
+            self._unread.append((key, config, compiled))
+            if len(self._unread) == _MOST_TOGETHER or sum(len(c.ptx) for *_, c in self._unread) >= _MOST_PTX:
+                self.read_code()
+
+    def read_code(self) -> None:
+        """Start to read the machine code of all configs that were added."""
+        if self._unread:
+            texts = [compiled.ptx for *_, compiled in self._unread]
+            self._reading[self._processors.submit(listings_together, texts, self._target.sm)] = self._unread
+            self._unread = []
+
+    def _emulate(self, key: tuple[str, ...], config: Config, compiled: Compiled, listing: str = "") -> None:
+        target, slim = self._target, replace(compiled, cubin=b"", log="", listing=compiled.listing or listing)
+        dims, plain = dict(target.problem.dim), (target.sm, target.folder, target.budget)
+        task = self._processors.submit(
+            _sample, self._kernel, config, target.problem.dtype, target.problem.layout, dims, plain, slim
+        )
+        self._running[task] = key
 
     def collect(self) -> Iterator[Outcome]:
-        for future in wait(self._running, return_when=FIRST_COMPLETED).done:
-            key = self._running.pop(future)
-            result: Emulated
-            try:
-                result = future.result()
-                self._cache.put(key, result)
-            except KernrecError as error:
-                result = str(error)
-                self._cache.put(key, result)
-            except MemoryError:
-                result = f"{self._kernel.name}: not enough memory to emulate {self._target.problem.key}"
-            except BrokenProcessPool:
-                raise KernrecError(
-                    "an emulation process died, perhaps because of too little memory; finished profiles are kept"
-                ) from None
-            self._done[key] = result
-            yield from self._outcomes(self._configs.pop(key), result)
+        """Wait for a task. Yield the results of finished tasks."""
+        tasks: list[Future[Any]] = [*self._reading, *self._running]
+        try:
+            for future in wait(tasks, return_when=FIRST_COMPLETED).done:
+                if future in self._running:
+                    yield from self._finish(self._running.pop(future), future)
+                    continue
+                for waiting, listing in zip(self._reading.pop(future), future.result(), strict=True):
+                    self._emulate(*waiting, listing)
+        except BrokenProcessPool:
+            raise KernrecError(
+                "an emulation process died, perhaps because of too little memory; finished profiles are kept"
+            ) from None
+
+    def _finish(self, key: tuple[str, ...], future: "Future[list[LaunchProfile]]") -> Iterator[Outcome]:
+        result: Emulated
+        try:
+            result = future.result()
+            self._cache.put(key, result)
+        except KernrecError as error:
+            result = str(error)
+            self._cache.put(key, result)
+        except MemoryError:
+            result = f"{self._kernel.name}: not enough memory to emulate {self._target.problem.key}"
+        self._done[key] = result
+        yield from self._outcomes(self._configs.pop(key), result)
 
     def _outcomes(self, configs: list[Config], result: Emulated) -> Iterator[Outcome]:
         if isinstance(result, str):

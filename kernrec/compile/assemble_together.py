@@ -1,0 +1,54 @@
+"""Read the machine code of several PTX texts in one run of nvdisasm, which takes long to start.
+
+The texts are joined. Each text's functions and variables get a suffix, which the listings no longer have:
+
+    .visible .entry blur(...)     ->  .visible .entry blur__kr0_(...)
+"""
+
+import re
+from collections.abc import Sequence
+
+from kernrec.compile.disassemble import assemble_listing, renumbered_listing, split_listing
+
+_HEAD = re.compile(r"^[ \t]*\.(?:version|target|address_size)\b.*$", re.MULTILINE)
+_DEBUG = re.compile(r"^[ \t]*(?:\.(?:loc|file)\b[^\n]*|\.section\b[^{]*\{.*?^[ \t]*\})", re.MULTILINE | re.DOTALL)
+"""Matches debug information, whose numbers and names conflict if texts are joined."""
+_FUNCTION = re.compile(r"^[^\n/]*?(\.extern[ \t]+)?\.(?:entry|func)\b[ \t]*(?:\([^)]*\))?\s*([\w$]+)", re.MULTILINE)
+_VARIABLE = re.compile(
+    r"^(?:\.(?:visible|weak|common|extern)[ \t]+)*\.(?:global|const|shared)\b[^;={\[]*?([\w$]+)\s*[;=\[]", re.MULTILINE
+)
+
+
+def listings_together(texts: Sequence[str], sm: int) -> list[str]:
+    """Return the listing of each PTX text, as `assemble_listing` does, or empty texts if they cannot be joined."""
+    joined, skipped = [], [0]
+    for number, text in enumerate(texts):
+        text = _DEBUG.sub(_blank, text)
+        joined.append(_renamed(_HEAD.sub("", text) if number else text, _suffix(number)))
+        skipped.append(skipped[-1] + text.count("\n") + 1)
+    alike = len({tuple(_HEAD.findall(text)) for text in texts}) == 1
+    listed = assemble_listing("\n".join(joined), sm) if alike else None
+    listings = split_listing(listed[1] if listed else "")
+    return [
+        "".join(
+            renumbered_listing(listing, skipped[number]).replace(suffix, "")
+            for entry, listing in listings.items()
+            if entry.endswith(suffix)
+        )
+        for number in range(len(texts))
+        for suffix in [_suffix(number)]
+    ]
+
+
+def _suffix(number: int) -> str:
+    return f"__kr{number}_"
+
+
+def _blank(match: re.Match[str]) -> str:
+    return "\n" * match[0].count("\n")
+
+
+def _renamed(text: str, suffix: str) -> str:
+    functions = {match[2] for match in _FUNCTION.finditer(text) if not match[1]}
+    names = functions.union(_VARIABLE.findall(text))
+    return re.sub(rf"(?<![\w$%.])(?:{'|'.join(map(re.escape, names))})(?![\w$])", rf"\g<0>{suffix}", text)
