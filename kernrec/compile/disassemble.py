@@ -24,6 +24,7 @@ _SECTION = re.compile(r"^[ \t]*\.section[ \t]+\.text\.([^,\s]+),", re.MULTILINE)
 _LINE = re.compile(r'^([ \t]*//## File "\.nv_debug_ptx_txt", line )(\d{1,9})$', re.MULTILINE)
 _LABEL = re.compile(r"([.$\w]+):$")
 _INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,8})\*/\s+(?:@!?U?P[0-9T]+ )?\s*([A-Z][A-Z0-9_]*)((?:\.\w+)*)([^;]*);")
+_STATIC = re.compile(r"^([ \t]*)\.shared([^;\[\n]*\bglobal_smem\w*)\[\d+\]", re.MULTILINE)
 _TARGET = re.compile(r"`\(([.$\w]+)\)")
 _ARCHITECTURE = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)", re.MULTILINE)
 
@@ -97,7 +98,8 @@ def _assembled(ptx: str, sm: int, programs: tuple[str, ...]) -> tuple[str, str] 
     target = f"sm_{sm}{stated[2] if stated and int(stated[1]) == sm else ''}"
     with tempfile.TemporaryDirectory() as folder:
         source, cubin, text = (Path(folder, f"kernel.{kind}") for kind in ("ptx", "cubin", "sass"))
-        source.write_text(ptx, encoding="utf-8")
+        # Triton requests all shared memory at the launch. As static memory, over 48 KB would be an error.
+        source.write_text(_STATIC.sub(r"\1.extern .shared\2[]", ptx), encoding="utf-8")
         try:
             command = [ptxas, "-v", "--generate-line-info", f"--gpu-name={target}", str(source), "-o", str(cubin)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=True)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memory
 _MOST_TOGETHER, _MOST_PTX = 16, 400_000
 """Maximum number of configs whose machine code is read together, and the PTX bytes that suffice."""
-_MOST_STATIC_BYTES = 48 << 10
-"""Maximum static shared memory that ptxas accepts in PTX."""
 
 
 _Unread = tuple[tuple[str, ...], Config, Compiled]
@@ -107,8 +105,7 @@ class _EmulationTasks:
             self._configs[key].append(config)
         else:
             self._configs[key] = [config]
-            static = max((used.static_smem_bytes for used in compiled.resources.values()), default=0)
-            if compiled.listing or not self._code_source or static > _MOST_STATIC_BYTES:
+            if compiled.listing or not self._code_source:
                 self._emulate(key, config, compiled)
                 return
             self._unread.append((key, config, compiled))
