@@ -8,18 +8,15 @@ import gc
 import os
 import sys
 
-_QUERIES = frozenset({"recommend", "explain", "list", "--version"})
-"""Commands that print a result and end. Other commands may run for hours."""
 _OBJECTS = 100_000
-"""Number of new objects after which Python collects garbage in a query. The default of 700 is too low."""
+"""Number of new objects after which Python collects garbage. The default of 700 slows down imports."""
 
 
 def main() -> None:
     # One thread is enough for a query, and each thread of OpenBLAS costs memory and time.
     """Run the `kernrec` command."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if _QUERIES.intersection(sys.argv[1:2]):
-        gc.set_threshold(_OBJECTS)
+    gc.set_threshold(_OBJECTS)
     from kernrec.cli.app import run
 
     status = run(sys.argv[1:])
