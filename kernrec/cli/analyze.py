@@ -130,7 +130,6 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
 
 def _analyze(wanted: AnalyzeOptions, processors: "Processors | None" = None) -> "Analysis":
     """Analyze one kernel on one GPU."""
-    from kernrec.checking.findings import readable
     from kernrec.compile.compiled import CompileError
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions, recorded_configs
@@ -168,20 +167,23 @@ def _analyze(wanted: AnalyzeOptions, processors: "Processors | None" = None) -> 
         if wanted.draft is not None and not wanted.measure and not isinstance(error, CompileError):
             if wanted.enlarge(str(error)):
                 return _analyze(wanted, processors)
+            from kernrec.checking.findings import readable
+
             unset = next((f" ({note})" for note in notes if note.startswith("read as zero")), "")
             raise type(error)(f"{readable(str(error))}{unset}") from None
         raise
 
 
 def _effort(wanted: AnalyzeOptions) -> str:
+    if not (effort := wanted.effort):
+        return "normal"
     from kernrec.measure.campaign.results import EFFORTS
 
-    effort = wanted.effort or "normal"
     if effort not in (*EFFORTS, _RECORDED):
         raise unknown("effort", effort, (*EFFORTS, _RECORDED))
     if effort == _RECORDED and wanted.measure:
         raise UsageError("--effort recorded analyzes only configs that already have measurements; omit --measure")
-    if wanted.effort and wanted.effort not in ("exhaustive", _RECORDED) and not wanted.measure:
+    if effort not in ("exhaustive", _RECORDED) and not wanted.measure:
         raise UsageError(f"--effort {effort} sets how much is measured; add --measure")
     return effort
 

@@ -164,6 +164,7 @@ def outcomes_of(
 ) -> "Iterator[Outcome]":
     """Profile configs in worker processes, and yield each profile or failure."""
     if kernel.sampled:
+        import kernrec.profile.sample_profile  # noqa: F401 - Forked processes inherit the import.
         from kernrec.profile.profile_user_kernel import profile_configs
 
         yield from profile_configs(kernel, configs, target, processors)
