@@ -166,11 +166,11 @@ def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
     return None
 
 
-def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False) -> "DuckDBPyConnection":
+def connect(path: Path, *, read_only: bool, create: bool = False, filtered: bool = False) -> "DuckDBPyConnection":
     """Return a connection to a database file. Its SQL name is `db`.
 
     Args:
-        create: Whether to create a missing file and its folder. Has no effect if `read_only` is True.
+        create: Whether to create a missing file.
         filtered: If true, attach the file as `file` instead of `db`, so that `db` can have views that hide rows.
 
     Raises:
@@ -181,11 +181,8 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
         raise UsageError(f"{path} is a folder, not a database")
     check_input(path)
     check_input(Path(f"{path}.wal"))
-    existed = path.exists()
-    if not existed:
-        if not create or read_only:
-            raise UsageError(f"there is no database at {path}")
-        make_folder(path.parent)
+    if not create and not path.exists():
+        raise UsageError(f"there is no database at {path}")
     same = os.path.realpath(path), read_only
     if (connection := _cursor(*same)) is not None:
         return connection
@@ -193,13 +190,8 @@ def connect(path: Path, *, read_only: bool, create: bool, filtered: bool = False
     if not read_only:
         threads = min(_MOST_THREADS, os.cpu_count() or 1)
         access, settings = "", f"SET threads = {threads}; SET memory_limit = '{_WRITING_LIMIT}'; "
-    try:
-        with one_line(path):
-            connection = _waiting(f"{settings}{_private_folder()}; {_attached(path, access, filtered)}")
-    except UsageError:
-        if not existed:
-            path.unlink(missing_ok=True)  # After an error, such as a full disk, the new file is incomplete.
-        raise
+    with one_line(path):
+        connection = _waiting(f"{settings}{_private_folder()}; {_attached(path, access, filtered)}")
     _open[same] = connection
     return connection
 
@@ -263,11 +255,13 @@ _MEANINGS = (
 @contextmanager
 def one_line(path: Path | str) -> Iterator[None]:
     """Convert DuckDB's errors to a `UsageError` with one line of text that names `path`."""
-    import duckdb
-
     try:
         yield
-    except duckdb.Error as error:
+    except Exception as error:
+        import duckdb
+
+        if not isinstance(error, duckdb.Error):
+            raise
         message = str(error)
         for pattern, meaning in _MEANINGS:
             if match := re.search(pattern, message):

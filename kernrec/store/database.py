@@ -13,7 +13,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from shutil import move
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kernrec.errors import UsageError, unknown
@@ -32,11 +31,11 @@ from kernrec.store.gpu_scales import update_scales
 from kernrec.store.marks import Faults, Mark, file_state, has_open, inode_of, is_own, read_mark, write_mark
 from kernrec.store.profiles import ProfileRow
 from kernrec.store.queries import DatabaseQueries
-from kernrec.store.query_file import renew
+from kernrec.store.query_file import cache_writer
 from kernrec.store.reader import read_untrusted
 from kernrec.store.rows import Row
 from kernrec.store.schema import TABLES, layout_of
-from kernrec.util.files import remove_abandoned
+from kernrec.util.files import check_input, remove_abandoned
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -112,6 +111,8 @@ class Database(DatabaseQueries):
         self._written = ""  # Device and inode of the file while it is open for writing, or ""
         self.schema = len(schema.migrations())
         """Number of the last migration of this file's schema."""
+        self.caches = False
+        """Whether `close` creates the cache file of queries if there is none."""
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = True, create: bool = False, check_rows: bool = True) -> "Database":
@@ -130,12 +131,15 @@ class Database(DatabaseQueries):
                 another person's file has a faulty row. The file is not changed.
         """
         path = Path(path)
+        if create and not read_only and not path.exists():
+            schema.make_file(path)
+            return cls.open_checked(path, read_only=False, mark=Mark("", True))
         for _ in range(_ATTEMPTS):
             state = file_state(path)
             if read_only and path.is_file() and is_open(path):
-                return cls(connect(path, read_only=True, create=False), path, read_mark(path))
+                return cls(connect(path, read_only=True), path, read_mark(path))
             if not state or not path.is_file() or is_open(path):
-                return cls.open_checked(path, read_only=read_only, create=create, mark=Mark("", True))
+                return cls.open_checked(path, read_only=read_only, mark=Mark("", True))
             mark = _checked(path, state, check_rows)
             with suppress(_ReplacedError):
                 filtered = read_only and check_rows and bool(mark.faults or not mark.own)
@@ -144,14 +148,7 @@ class Database(DatabaseQueries):
 
     @classmethod
     def open_checked(
-        cls,
-        path: Path,
-        *,
-        read_only: bool = True,
-        create: bool = False,
-        mark: Mark | None = None,
-        state: str = "",
-        filtered: bool = False,
+        cls, path: Path, *, read_only: bool = True, mark: Mark | None = None, state: str = "", filtered: bool = False
     ) -> "Database":
         """Open a file that was already checked. `open` describes the other arguments.
 
@@ -160,39 +157,40 @@ class Database(DatabaseQueries):
             state: Result of `marks.file_state` at the check, or empty if the file may have changed since.
             filtered: Whether to hide faulty rows, and in another person's file also the contributors of rows.
         """
-        existed = path.exists()
-        if create and not read_only and not existed:
-            schema.make_file(path)
-        database = cls(connect(path, read_only=read_only, create=create), path, mark)
+        database = cls(connect(path, read_only=read_only), path, mark)
         try:
             with one_line(path):
                 _check_opened(path, state, read_only)
                 check_whole(database._connection, path)
                 version = schema.schema_version(database._connection, path, writing=not read_only)
-                if version == 0 and not create:
-                    raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
                 if version < len(schema.migrations()):
                     if read_only:
                         database.close()
                         _bring_up_to_date(path, version, mark, state)
                         if mark is not None:
                             raise _ReplacedError
-                        return cls(connect(path, read_only=True, create=False), path)
+                        return cls(connect(path, read_only=True), path)
                     schema.check_migratable(database._connection, path)
                     schema.migrate(database._connection, version)
                 if mark is not None and filtered:
                     database.close()
-                    database._connection = connect(path, read_only=True, create=False, filtered=True)
+                    database._connection = connect(path, read_only=True, filtered=True)
                     _check_opened(path, state, read_only)
                     show_filtered(database._connection, mark.dropped, mark.own)
                 if mark is not None and not read_only:
                     database._begin_writing(mark)
         except BaseException:
             database.close()
-            if not existed:
-                path.unlink(missing_ok=True)
             raise
         return database
+
+    @staticmethod
+    def create(path: Path) -> None:
+        """Create an empty database file, unless another process creates the file."""
+        check_input(path)
+        schema.make_file(path)
+        state = file_state(path)
+        write_mark(path, Mark(state, True, inode_of(state)))
 
     def _begin_writing(self, mark: Mark) -> None:
         path = Path(self.path)
@@ -212,19 +210,26 @@ class Database(DatabaseQueries):
 
     def close(self) -> None:
         """Write pending changes and close the file."""
-        self._connection.close()
+        path, write_cache = Path(self.path), None
+        try:
+            if self._written and self.mark is not None:
+                with suppress(UsageError, OSError):  # The next query writes the cache file, too.
+                    write_cache = cache_writer(self, self.mark, self.caches)
+        finally:
+            self._connection.close()
         if self._written and self.mark is not None:
-            state = file_state(Path(self.path))
+            state = file_state(path)
             if inode_of(state) == self._written:  # Another process may have replaced the file.
-                write_mark(Path(self.path), replace(self.mark, state=state, writing=""))
-                renew(Path(self.path), type(self).open)
+                self.mark = replace(self.mark, state=state, writing="")
+                write_mark(path, self.mark)
+                if write_cache and not is_open(path):
+                    with suppress(UsageError, OSError):
+                        write_cache(self.mark)
 
     def __enter__(self) -> "Database":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def add(self, table: str, rows: Iterable[Row]) -> list[str]:

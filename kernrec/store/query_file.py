@@ -175,16 +175,23 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
     return QueryFile(fill(None, None), fill)
 
 
-def renew(path: Path, open_database: "Opener", create: bool = False) -> None:
-    """Update the cache file of a database after rows were added or removed.
+def cache_writer(database: "DatabaseQueries", mark: Mark, create: bool) -> Callable[[Mark], object] | None:
+    """Read a changed database before it is closed, and return a function that writes its cache file afterwards.
 
-    Args:
-        create: Whether to write a cache file even if the database has none yet.
+    The function takes the new mark. Return None if the database is unchanged, or has no cache file and not `create`.
     """
-    # Ignore errors, because the next query updates the file, too.
-    with suppress(UsageError, OSError):
-        if (create or _place(path, Mark("", True)).exists()) and not is_open(path):
-            query_file(path, open_database)
+    path = Path(database.path)
+    # Only queries hide faulty rows, so the next query writes the cache file of a database with such rows.
+    if file_state(path) == mark.state or mark.faults or not (create or _place(path, mark).exists()):
+        return None
+    file = QueryFile(b"".join(_empty(database, [])))
+    entries = list(_derived(database, _together(file, None), _is_pulled(path)))
+
+    def write(mark: Mark) -> None:
+        file._facts["made_of"] = _made_of(path, mark)
+        _write(path, mark, file.with_entries(entries))
+
+    return write
 
 
 def wrong_entries(path: Path, open_database: "Opener") -> int:
@@ -250,18 +257,17 @@ def _filled(path: Path, open_database: "Opener", old: QueryFile | None, name: _N
         mark = database.mark or read_mark(path)
         made_of = _made_of(path, mark)
         file = old if old and old.made_of == made_of else QueryFile(b"".join(_empty(database, made_of)))
-        names = _together(file, name)
+        entries = list(_derived(database, _together(file, name), _is_pulled(path)))
+    if not opened:  # This process has the database open and may still change it, so write no file.
+        with suppress(OSError, ValueError):  # The disk may be full, or the folder not writable.
+            return mapped(_write(path, mark, file.with_entries(entries)))
+    return b"".join(file.with_entries(entries))
 
-        def parts() -> Iterator[bytes]:
-            return file.with_entries(_derived(database, names, _is_pulled(path)))
 
-        if not opened:  # This process has the database open and may still change it, so write no file.
-            with suppress(OSError, ValueError):  # The disk may be full, or the folder not writable.
-                mode = path.stat().st_mode & 0o666  # Everybody who can read the database may read its cache file.
-                place = _place(path, mark)
-                write_whole(place, lambda output: output.writelines(parts()), shared=True, mode=mode)
-                return mapped(place)
-        return b"".join(parts())
+def _write(path: Path, mark: Mark, parts: Iterator[bytes]) -> Path:
+    mode = path.stat().st_mode & 0o666  # Everybody who can read the database may read its cache file.
+    write_whole(place := _place(path, mark), lambda output: output.writelines(parts), shared=True, mode=mode)
+    return place
 
 
 def _empty(database: "DatabaseQueries", made_of: list[str]) -> Iterator[bytes]:

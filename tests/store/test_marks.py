@@ -42,9 +42,9 @@ def answers(path: Path) -> list[tuple[float, bool]]:
 
 
 def test_file_written_by_kernrec_is_trusted(tmp_path):
-    path = made(tmp_path / "own.duckdb", 1e-3)
+    Database.create(path := tmp_path / "own.duckdb")
     assert is_own(path)
-    assert not is_own(foreign(path))
+    assert not is_own(foreign(made(path, 1e-3)))
     os.replace(foreign(path), path)
     assert not is_own(path)
 

@@ -65,7 +65,7 @@ def own(tmp_path, profile, monkeypatch):
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(rows_of("ann", 1e-3))
         database.add_profiles([profile(registers=3)])
-    Stack()
+        database.caches = True
     assert file_of(path).exists()
     return path
 
@@ -177,7 +177,7 @@ def test_query_file_entry_includes_rows_added_before_it_is_computed(own, monkeyp
 
 def test_answers_are_current_if_a_writer_did_not_renew_the_query_file(own, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("kernrec.store.database.renew", lambda *_: None)
+        patch.setattr("kernrec.store.database.cache_writer", lambda *_: None)
         add_row(own)
     assert len(answers(Stack())[0].measured) == 6
 
@@ -223,7 +223,6 @@ def test_query_uses_the_database_if_the_query_file_cannot_be_written(own):
 
 
 def test_reading_another_users_database_writes_nothing_beside_it(own, tmp_path):
-    """Reading another person's database writes nothing beside it."""
     (folder := tmp_path / "theirs").mkdir()
     shutil.copy(own, folder / "theirs.duckdb")
     assert len(answers(Stack([folder / "theirs.duckdb"]))[0].measured) == 5

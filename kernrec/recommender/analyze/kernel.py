@@ -13,7 +13,6 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel, Space
 from kernrec.kernel.expression import Expression
-from kernrec.model.search.partial_space import PartialSearch
 from kernrec.op import Problem
 from kernrec.profile.kernel_code import unused_macros
 from kernrec.profile.launch_profile import ProfileFailure, ProfileTarget
@@ -23,7 +22,6 @@ from kernrec.recommender.json_form import FormerNames
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Answer
-from kernrec.store import Database
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -45,6 +43,8 @@ def _profile_promising(
     Raises:
         KernrecError: scikit-learn is missing, or no config of the first batch could be profiled.
     """
+    from kernrec.model.search.partial_space import PartialSearch
+
     options = profiler.options
     search = PartialSearch(np.stack([column[rows] for column in space.columns.values()], axis=1))
     tried, shown = profiled.copy(), options.first_front is None
@@ -151,8 +151,9 @@ def analyze(
         if not len(rows):
             raise UsageError(f"none of the {len(chosen)} configs can run {problem.key} on {gpu.name}")
     variants = space.configs_on(problem) if kernel.sampled else space.variants
-    stored = profiler.stored_variants()
-    profiled = np.array([variants.keys[number] in stored for number in variants.index[rows].tolist()], dtype=bool)
+    keys = [variants.keys[number] for number in variants.index[rows].tolist()]
+    stored = profiler.stored_variants({*keys})
+    profiled = np.array([key in stored for key in keys], dtype=bool)
     if options.whole or options.only is not None or len(rows) <= LARGE:
         missing = [space.config(row) for row in rows[~profiled].tolist()]
         # If any config was profiled before, the source compiles. Then continue even if the first configs fail.
@@ -166,10 +167,6 @@ def analyze(
             failures, left_out = _profile_promising(lasting, gpu, query, space, rows, variants.index[rows], profiled)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
-    # `ConfigProfiler` stores a kernel only together with new profiles.
-    if before and not made:
-        with Database.open(database, read_only=False) as opened:
-            opened.add_kernel(kernel, problem)
     # `Recommender(None)` reads the user's database, and also the measurements that other people shared.
     is_own = database.absolute() == paths.user_database().absolute()
     on_gpu = Recommender(None if is_own else [database]).on(gpu, query.conditions)

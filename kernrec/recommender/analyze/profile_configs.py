@@ -72,14 +72,19 @@ class ConfigProfiler:
     database: Path
     options: ProfilingOptions
 
-    def stored_variants(self) -> set[str]:
-        """Return the keys of the compiled variants with up-to-date profiles in the user's database.
+    def stored_variants(self, needed: set[str]) -> set[str]:
+        """Return the keys of the needed compiled variants that have up-to-date profiles in the user's database.
 
-        Create the database if it does not exist.
+        If there are any, store the kernel and the problem, too. Create the database if it does not exist.
         """
-        with Database.open(self.database, read_only=False, create=True) as opened:
+        if not self.database.exists():
+            Database.create(self.database)
+            return set()
+        with Database.open(self.database, read_only=False) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
-        return {key for table in tables for key in self._up_to_date_keys(table)}
+            if stored := needed.intersection(key for table in tables for key in self._up_to_date_keys(table)):
+                opened.add_kernel(self.kernel, self.target.problem)
+        return stored
 
     def _up_to_date_keys(self, table: ProfileTable) -> Sequence[str]:
         # A new version of the emulator outdates only profiles from a sample of blocks.
@@ -108,6 +113,7 @@ class ConfigProfiler:
         def save() -> None:
             if pending:
                 with Database.open(self.database, read_only=False) as opened:
+                    opened.caches = True  # The answer reads the cache file.
                     opened.add_profiles(pending)
                     opened.add_kernel(self.kernel, self.target.problem)
                 pending.clear()

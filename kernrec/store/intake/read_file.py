@@ -123,8 +123,7 @@ class FileReader:
             if state and not has_open(state):
                 raise UsageError(f"{path} was replaced while it was checked; try again")
             check_whole(connection, path)
-            if not (version := schema_version(connection, path)):
-                raise UsageError(f"{path} is a DuckDB database, but not one of kernrec's")
+            version = schema_version(connection, path)
             if not (copied or filtered) and version == len(migrations()):
                 yield connection
                 return

@@ -6,7 +6,7 @@ it. All rows of a bundle are added in one transaction.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from kernrec.store.database import Database
 from kernrec.store.exchange import MEASUREMENTS, SOURCES
 from kernrec.store.gpu_scales import scale_statements
 from kernrec.store.intake import adding_to
-from kernrec.store.query_file import renew
+from kernrec.store.query_file import query_file
 from kernrec.store.schema import views_sql
 from kernrec.store.share.bundle import Bundle
 from kernrec.store.share.manifest import Withdrawal
@@ -138,7 +138,8 @@ def settle(path: Path) -> None:
         if not settled:
             with Database.open(path, read_only=False) as database:
                 _settle(database)
-        renew(path, Database.open, create=True)
+        with suppress(UsageError, OSError):  # The next query writes the cache file, too.
+            query_file(path, Database.open)
 
 
 def _settle(database: Database) -> None:
