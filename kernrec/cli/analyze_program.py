@@ -12,7 +12,6 @@ import typer
 from kernrec.cli.kernel_argument import AnalyzeOptions
 from kernrec.cli.output import USUALLY, Column, print_columns, print_json, print_notes, quantities
 from kernrec.errors import KernrecError, UsageError
-from kernrec.interop.assumed_words import CORRECT
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
@@ -111,6 +110,7 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
     draft = draft and single.draft  # The analysis may have replaced a draft whose buffers were too small.
     name = (draft.entry if draft else entry) or single.file.stem
     if analysis is None:
+        from kernrec.interop.assumed_words import CORRECT
         from kernrec.interop.draft import analyze_command
 
         command = draft.command(gpu) if draft and draft.chosen else analyze_command(single.file, name, gpu)

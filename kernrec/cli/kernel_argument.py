@@ -85,10 +85,10 @@ class AnalyzeOptions(options.Options):
     @cached_property
     def draft(self) -> "Draft | None":
         """Return a draft of the spec, or None if the user gave a spec or the kernel is not a CUDA file."""
-        from kernrec.interop.spec_draft import draft_spec
-
         if self.spec is not None or self.file.suffix in (".ptx", ".py", ".toml") or ":" in self.file.name:
             return None
+        from kernrec.interop.spec_draft import draft_spec
+
         return draft_spec(self.file, self.words, self.on_gpu.sm, assume=True)
 
     @cached_property
