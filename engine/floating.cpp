@@ -1,9 +1,8 @@
 // Floating-point arithmetic and conversions (PTX ISA, sections 9.7.3, 9.7.4 and 9.7.9).
 //
-// `add`, `sub`, `mul`, `div.rn`, `sqrt.rn` and `rcp.rn` round once, as IEEE 754 requires. `fma` of f32 adds the exact
-// product in double. If the sum lies halfway between two floats, its error in double decides the direction of rounding.
-// Sums of bfloat16 also consider the error in double, so they are rounded only once. The `approx` instructions return
-// the rounded double result, which is more accurate than the hardware's tables.
+// `add`, `sub`, `mul`, `fma`, `div.rn`, `sqrt.rn` and `rcp.rn` round once, as IEEE 754 requires. Sums of bfloat16
+// consider their error in double, so they are rounded only once. The `approx` instructions return the rounded double
+// result, which is more accurate than the hardware's tables.
 #include <cfenv>
 #include <cmath>
 #include <limits>
@@ -143,25 +142,14 @@ constexpr auto kEx2 = [](auto a) { return rounded<decltype(a)>(std::exp2(double(
 constexpr auto kLg2 = [](auto a) { return rounded<decltype(a)>(std::log2(double(value(a)))); };
 constexpr auto kTanh = [](auto a) { return rounded<decltype(a)>(std::tanh(double(value(a)))); };
 
-constexpr uint64_t kF32Tail = (1ull << 29) - 1, kF32Tie = 1ull << 28;  // mantissa bits of a double that a float lacks
-bool is_tie(double total) { return (bit_cast<uint64_t>(total) & kF32Tail) == kF32Tie; }
-// Move a sum that lies halfway between two floats in the direction of its rounding error.
-double decided(double product, double c, double total) {
-    double sum, lost;
-    two_sum(product, c, sum, lost);
-    if (lost != 0 && lost == lost) total = std::nextafter(total, lost > 0 ? HUGE_VAL : -HUGE_VAL);
-    return total;
-}
 constexpr auto kFma = [](auto a, auto b, auto c) {
     using T = decltype(a);
-    if constexpr (std::is_same_v<T, double>) {
+    if constexpr (std::is_floating_point_v<T>) {
         return std::fma(a, b, c);
     } else {
-        const double product = double(value(a)) * double(value(b)), added = value(c), total = product + added;
+        const double product = double(value(a)) * double(value(b)), added = value(c);
         if constexpr (std::is_same_v<T, Bfloat>) return bfloat_sum(product, added);
-        else if constexpr (std::is_same_v<T, float>)
-            return float(is_tie(total) ? decided(product, added, total) : total);
-        else return rounded<T>(total);
+        else return rounded<T>(product + added);
     }
 };
 
@@ -210,40 +198,6 @@ struct Pairs {
         using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
         const T low = op(part(words, 0)...), high = op(part(words, 1)...);
         return Word(bit_cast<Bits>(low)) | Word(bit_cast<Bits>(high)) << 8 * sizeof(T);
-    }
-};
-
-// Fused multiply-add of f32; scalar code handles the rare ties.
-template <bool ftz>
-struct FmaLanes : Vectorized<FmaLanes<ftz>, 3> {
-    KERNREC_INLINE static void warp(float* d, const float* a, const float* b, const float* c) {
-        double products[kWarp], totals[kWarp];
-        uint32_t ties = 0;
-#pragma GCC ivdep
-        for (uint32_t lane = 0; lane < kWarp; lane++) {
-            const float x = ftz ? flushed(a[lane]) : a[lane], y = ftz ? flushed(b[lane]) : b[lane];
-            const float z = ftz ? flushed(c[lane]) : c[lane];
-            products[lane] = double(x) * double(y);
-            totals[lane] = products[lane] + double(z);
-        }
-        for (uint32_t lane = 0; lane < kWarp; lane++) ties |= is_tie(totals[lane]) ? 1u : 0u;
-        if (ties)
-            for (uint32_t lane = 0; lane < kWarp; lane++)
-                if (is_tie(totals[lane]))
-                    totals[lane] = decided(products[lane], ftz ? flushed(c[lane]) : c[lane], totals[lane]);
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            d[lane] = ftz ? flushed(float(totals[lane])) : float(totals[lane]);
-    }
-    KERNREC_INLINE static void each(Batch& batch, const Instruction& ins, std::index_sequence<0, 1, 2>) {
-        float* d = batch.row<float>(ins.d);
-        const float *a = batch.row<float>(ins.a), *b = batch.row<float>(ins.b), *c = batch.row<float>(ins.c);
-        for (uint32_t i = 0; i < batch.running; i++) {
-            const uint32_t mask = batch.mask(i, ins), first = batch.warps()[i] * kWarp;
-            if (!mask) continue;
-            float result[kWarp];
-            warp(result, a + first, b + first, c + first);
-            put(d + first, result, mask);
-        }
     }
 };
 
@@ -308,17 +262,12 @@ Run of_type_or_f64(const std::string& type, bool ftz) {
     return of_wide_type<op, 1>(type, ftz);
 }
 
-Run fma_run(const std::string& type, bool ftz) {
-    if (type == "f32") return ftz ? FmaLanes<true>::run : FmaLanes<false>::run;
-    return of_type<kFma, 3>(type, ftz);
-}
-
 template <bool least, bool with_nan>
 Run extreme_run(const std::string& type, bool ftz) {
     return of_type<kOp<Extreme<least, with_nan>>, 2>(type, ftz);
 }
 
-const std::map<std::string, Run (*)(const std::string& type, bool ftz)> kRuns = {{"fma", fma_run},
+const std::map<std::string, Run (*)(const std::string& type, bool ftz)> kRuns = {{"fma", of_type<kFma, 3>},
                                                                                  {"add", of_type<kAdd, 2>},
                                                                                  {"sub", of_type<kSub, 2>},
                                                                                  {"mul", of_type<kMul, 2>},
