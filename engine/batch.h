@@ -139,7 +139,8 @@ class Batch {
     // Record accesses to global memory by the blocks in `watched`. bytes: size per lane. unit: size per element.
     void watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t unit, AccessKind kind);
     BlockWatch* watch_of(uint32_t warp);
-    void touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, int64_t address, uint32_t bytes);
+    void touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, const int64_t* addresses, uint32_t mask,
+               uint32_t bytes);
     void watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKind kind);
     // Record one request of a warp. `places` are addresses for atomic operations, and sectors for loads and stores.
     void watch_request(uint32_t warp, std::vector<int64_t> places, AccessKind kind);

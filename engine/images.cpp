@@ -85,7 +85,7 @@ void count_image(Batch& batch, const Image& image, const std::vector<Stored>& al
         std::set<int64_t> distinct;
         for (const int64_t address : addresses) {
             distinct.insert(address / kSectorBytes);
-            if (BlockWatch* watch = batch.watch_of(warp)) batch.touch(*watch, number, kind, address, size);
+            if (BlockWatch* watch = batch.watch_of(warp)) batch.touch(*watch, number, kind, &address, 1, size);
         }
         texels += addresses.size();
         sectors += distinct.size();

@@ -242,20 +242,21 @@ class Kernel {
         return result;
     }
 
-    // Return the fields of `BlockWatch` as arrays, keyed by block. `touched` becomes a list of (number of the buffer,
-    // whether it was written, numbers of the 4-byte words).
-    nb::dict watches() const {
+    // Return the fields of `BlockWatch` as arrays, keyed by block, and forget them. `touched` becomes a list of (number
+    // of the buffer, whether it was written, numbers of the 4-byte words).
+    nb::dict watches() {
         nb::dict result;
-        for (const auto& [block, watch] : watches_) {
+        for (auto& [block, kept] : watches_) {
+            BlockWatch watch = std::exchange(kept, {});
             nb::list touched;
             for (const auto& [key, units] : watch.touched) {
                 const bool is_fine = launch_.buffers[key.first].size <= kFineBytes;
                 const int64_t words = is_fine ? 1 : kSectorBytes / kWordBytes;
                 touched.append(nb::make_tuple(key.first, key.second, array_of(units.numbers(words))));
             }
-            result[nb::int_(block)] =
-                nb::make_tuple(array_of(watch.steps), array_of(watch.warps), array_of(watch.sectors),
-                               array_of(watch.reads), array_of(watch.atomics), touched);
+            result[nb::int_(block)] = nb::make_tuple(
+                array_of(std::move(watch.steps)), array_of(std::move(watch.warps)), array_of(std::move(watch.sectors)),
+                array_of(std::move(watch.reads)), array_of(std::move(watch.atomics)), touched);
         }
         return result;
     }
@@ -289,6 +290,11 @@ NB_MODULE(_engine, module) {
     module.def("check_tensor_map", [](nb::bytes map) {
         if (map.size() < 128) throw nb::value_error("a tensor map has 128 bytes");
         decode_tensor_map(static_cast<const uint8_t*>(map.data()));
+    });
+    module.def("reuse_times", [](Flat<int64_t> units) { return array_of(reuse_times(units.data(), units.size(), 0)); });
+    module.def("reuse", [](Flat<int64_t> steps, Flat<int64_t> warps, Flat<int64_t> sectors) {
+        Reuse made = reuse(steps.data(), warps.data(), sectors.data(), sectors.size());
+        return nb::make_tuple(array_of(std::move(made.by_request)), array_of(std::move(made.by_warp)));
     });
     nb::class_<Kernel>(module, "Kernel")
         .def(nb::init<const std::vector<std::string>&, Flat<int64_t>, Flat<int64_t>, Flat<int64_t>,

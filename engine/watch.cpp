@@ -1,6 +1,8 @@
 #include "watch.h"
 
 #include <algorithm>
+#include <array>
+#include <limits>
 
 #include "batch.h"
 #include "cost.h"
@@ -11,7 +13,11 @@ std::vector<int64_t> UnitSet::numbers(int64_t factor) const {
     std::vector<uint64_t> pages;
     for (const auto& page : pages_) pages.push_back(page.first);
     std::sort(pages.begin(), pages.end());
+    size_t count = 0;
+    for (const auto& page : pages_)
+        for (const uint64_t word : page.second.words) count += size_t(__builtin_popcountll(word));
     std::vector<int64_t> numbers;
+    numbers.reserve(count);
     for (const uint64_t page : pages) {
         const Page& here = pages_.at(page);
         for (uint32_t word = 0; word < kPageUnits / 64; word++)
@@ -26,15 +32,68 @@ BlockWatch* Batch::watch_of(uint32_t warp) {
     return block < watches_.size() ? watches_[block] : nullptr;
 }
 
-void Batch::touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, int64_t address, uint32_t bytes) {
-    const uint64_t place = uint64_t(address) & ((uint64_t(1) << kBufferShift) - 1);
+std::vector<int64_t> reuse_times(const int64_t* sectors, size_t count, uint32_t shift) {
+    constexpr int64_t kPageUnits = 512;
+    using Page = std::array<int64_t, kPageUnits>;  // 1 + index of the last request of each unit, or 0
+    std::unordered_map<int64_t, Page> pages;       // pages keep their address when others are added
+    std::pair<int64_t, Page*> recent[64] = {};
+    std::vector<int64_t> times(count);
+    for (size_t i = 0; i < count; i++) {
+        const int64_t unit = sectors[i] >> shift, number = unit / kPageUnits;
+        auto& [page, last] = recent[number % std::size(recent)];
+        if (page != number || !last) page = number, last = &pages[number];
+        int64_t& at = (*last)[unit % kPageUnits];
+        times[i] = at ? int64_t(i) + 1 - at : kNever;
+        at = int64_t(i) + 1;
+    }
+    return times;
+}
+
+Reuse reuse(const int64_t* steps, const int64_t* warps, const int64_t* sectors, size_t count) {
+    const std::vector<int64_t> times = reuse_times(sectors, count, 0);
+    std::vector<size_t> repeats(count + 1);  // requests whose line was last requested n requests ago
+    for (const int64_t time : reuse_times(sectors, count, kLineShift)) repeats[std::min(size_t(time), count)]++;
+    std::vector<double> footprint(count + 1);  // average number of distinct lines in n consecutive requests
+    size_t longer = count;                     // requests whose line was not among the last n requests
+    for (size_t n = 0; n < count; n++) {
+        longer -= repeats[n];
+        footprint[n + 1] = footprint[n] + double(longer) / double(count);
+    }
+    Reuse made;
+    made.by_request.resize(count);
+    std::vector<double> shared(count);
+    std::map<int64_t, std::pair<int64_t, size_t>> loads;  // step and index in `by_warp` of each warp's last load
+    auto load = loads.end();
+    for (size_t i = 0; i < count; i++) {
+        const size_t time = size_t(times[i]);
+        made.by_request[i] = times[i] == kNever ? std::numeric_limits<double>::infinity() : footprint[time];
+        // Warps that request a sector in the same step wait together for the first warp's request.
+        shared[i] = time <= i && steps[i - time] == steps[i] ? shared[i - time] : made.by_request[i];
+        if (load == loads.end() || load->first != warps[i]) load = loads.try_emplace(warps[i], -1, 0).first;
+        auto& [step, place] = load->second;
+        if (step != steps[i]) {
+            step = steps[i];
+            place = made.by_warp.size();
+            made.by_warp.push_back(0);
+        }
+        made.by_warp[place] = std::max(made.by_warp[place], shared[i]);
+    }
+    return made;
+}
+
+void Batch::touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, const int64_t* addresses, uint32_t mask,
+                  uint32_t bytes) {
     const uint32_t unit = launch.buffers[buffer].size <= kFineBytes ? kWordBytes : kSectorBytes;
-    for (int written = kind == AccessKind::kWrite; written <= (kind != AccessKind::kRead); written++)
-        watch.touched[{buffer, written != 0}].add(place / unit, std::max((bytes + unit - 1) / unit, 1u));
+    const uint32_t units = std::max((bytes + unit - 1) / unit, 1u);
+    for (int written = kind == AccessKind::kWrite; written <= (kind != AccessKind::kRead); written++) {
+        UnitSet& touched = watch.touched[{buffer, written != 0}];
+        for (const uint32_t lane : LanesOf(mask))
+            touched.add((uint64_t(addresses[lane]) & ((uint64_t(1) << kBufferShift) - 1)) / unit, units);
+    }
 }
 
 void Batch::watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read) {
-    std::sort(sectors.begin(), sectors.end());
+    if (!std::is_sorted(sectors.begin(), sectors.end())) std::sort(sectors.begin(), sectors.end());
     sectors.erase(std::unique(sectors.begin(), sectors.end()), sectors.end());
     watch.sectors.insert(watch.sectors.end(), sectors.begin(), sectors.end());
     watch.steps.resize(watch.sectors.size(), turn_);
@@ -51,7 +110,8 @@ void Batch::watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKin
         const uint64_t end = part.address + part.bytes;
         for (uint64_t at = part.address; at < end;) {  // count each sector of the copy
             const uint64_t stop = std::min(end, (at / kSectorBytes + 1) * kSectorBytes);
-            touch(*watch, buffer, kind, int64_t(at), uint32_t(stop - at));
+            const int64_t first = int64_t(at);
+            touch(*watch, buffer, kind, &first, 1, uint32_t(stop - at));
             if (sectors.empty() || sectors.back() != int64_t(at / kSectorBytes))
                 sectors.push_back(int64_t(at / kSectorBytes));
             at = stop;
@@ -85,17 +145,17 @@ void Batch::watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t uni
         if (kind == AccessKind::kAtomic)
             counts.buffers[at.buffer][kTurns].add(atomic_turns(at.addresses, at.mask, unit));
         BlockWatch* watch = watch_of(at.warp);
-        sectors.clear();
-        for (const uint32_t bit : LanesOf(at.mask)) {
-            const int64_t address = at.addresses[bit];
-            if (watch) touch(*watch, at.buffer, kind, address, bytes);
-            sectors.push_back(kind == AccessKind::kAtomic ? address : address / kSectorBytes);
-        }
+        if (watch) touch(*watch, at.buffer, kind, at.addresses, at.same ? 1 : at.mask, bytes);
         if (!keeps) continue;
+        sectors.clear();
         if (kind == AccessKind::kAtomic) {
-            room_ -= int64_t(sectors.size());
-            if (watch) watch->atomics.insert(watch->atomics.end(), sectors.begin(), sectors.end());
+            room_ -= __builtin_popcount(at.mask);
+            for (const uint32_t lane : LanesOf(watch ? at.mask : 0)) watch->atomics.push_back(at.addresses[lane]);
         } else if (watch) {
+            for (const uint32_t lane : LanesOf(at.same ? 1 : at.mask)) {
+                const int64_t sector = at.addresses[lane] / kSectorBytes;
+                if (sectors.empty() || sector != sectors.back()) sectors.push_back(sector);
+            }
             const size_t before = watch->sectors.size();
             watch_sectors(*watch, at.warp, sectors, kind == AccessKind::kRead);
             room_ -= int64_t(watch->sectors.size() - before);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -15,11 +16,9 @@ class UnitSet {
     // Add `count` units from `first`: at most 8, within an aligned group of 8.
     void add(uint64_t first, uint32_t count) {
         const uint64_t page = first / kPageUnits;
-        if (page != last_number_ || !last_) {
-            last_ = pages_[page].words;
-            last_number_ = page;
-        }
-        last_[first % kPageUnits / 64] |= ((uint64_t(1) << count) - 1) << first % 64;
+        Recent& recent = recent_[page % std::size(recent_)];
+        if (page != recent.page || !recent.words) recent = {page, pages_[page].words};
+        recent.words[first % kPageUnits / 64] |= ((uint64_t(1) << count) - 1) << first % 64;
     }
     // Return the numbers in ascending order, each multiplied by `factor`.
     std::vector<int64_t> numbers(int64_t factor) const;
@@ -29,9 +28,12 @@ class UnitSet {
     struct Page {
         uint64_t words[kPageUnits / 64] = {};
     };
+    struct Recent {
+        uint64_t page = 0;
+        uint64_t* words = nullptr;
+    };
     std::unordered_map<uint64_t, Page> pages_;  // pages keep their address when others are added
-    uint64_t last_number_ = 0;
-    uint64_t* last_ = nullptr;
+    Recent recent_[64];                         // lanes often access different pages in turn
 };
 
 constexpr int64_t kMostKept = 1 << 20;  // maximum sectors per batch of blocks; later sectors are dropped
@@ -46,5 +48,20 @@ struct BlockWatch {
     std::vector<int64_t> atomics;  // addresses of atomic operations
     std::map<std::pair<uint32_t, bool>, UnitSet> touched;  // keyed by (buffer, whether it was written)
 };
+
+constexpr int64_t kNever = int64_t(1) << 40;
+constexpr uint32_t kLineShift = 2;  // a cache line has 4 sectors
+
+// Return for each request how many requests ago its unit was last requested, or `kNever`. A unit is a sector,
+// or an aligned group of 2^`shift` sectors.
+std::vector<int64_t> reuse_times(const int64_t* sectors, size_t count, uint32_t shift);
+
+// Distances of a block's requests: the average number of distinct lines that the block requests between two requests of
+// the same sector. A first request has an infinite distance.
+struct Reuse {
+    std::vector<double> by_request;
+    std::vector<double> by_warp;  // longest distance of the sectors that a warp requests in one step
+};
+Reuse reuse(const int64_t* steps, const int64_t* warps, const int64_t* sectors, size_t count);
 
 }  // namespace kernrec

@@ -39,6 +39,7 @@ from kernrec.ptx.execution.watched import BlockTrace, EmulationOptions, among, w
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.results import Array, EmulationError
+from kernrec.util.engine import module as engine
 
 CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Sizes of L1 in KiB for `reuse` metrics."""
@@ -47,81 +48,53 @@ AGAIN_KIB = tuple(1 << power for power in range(3, 15))
 """Sizes in KiB of a block's part of L2, for `again` metrics."""
 
 _SECTOR_BYTES = 32
-_SECTORS_PER_LINE = 4
 _LINES_PER_KIB = 8
-_NEVER = np.int64(1) << 40
-
-
-def reuse_times(units: Array) -> Array:
-    """Return for each request how many requests ago its sector or line was last requested.
-
-    The number is very large for the first request.
-    """
-    order = np.argsort(units, kind="stable")
-    times = np.full(len(units), _NEVER)
-    again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
-    times[order[again]] = order[again] - order[again - 1]
-    return times
-
-
-def lines_between(sectors: Array) -> Array:
-    """Estimate for each request how many distinct cache lines were requested since its sector was last requested.
-
-    The number is infinite for the first request.
-    """
-    count = len(sectors)
-    lines = reuse_times(sectors // _SECTORS_PER_LINE)
-    # longer[w] is the number of requests whose line was not among the last w requests.
-    longer = count - np.cumsum(np.bincount(np.minimum(lines, count), minlength=count + 1)[: count + 1])
-    footprint = np.concatenate([[0.0], np.cumsum(longer / count)])
-    times = reuse_times(sectors)
-    return np.where(times < _NEVER, footprint[np.minimum(times, count)], np.inf)
 
 
 def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
-    loads = trace.is_read
-    if not loads.any():
+    """Yield the `reuse.*` and `again.*` metrics of a block."""
+    loads = trace.loads
+    if not (count := len(loads.sector)):
         return
-    sectors, steps = trace.sector[loads], trace.step[loads]
-    distance = lines_between(sectors)
-    # Warps that load a sector in the same step (run of a basic block) wait together for the first warp's request.
-    _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
-    request = steps * (1 << 20) + trace.warp[loads]
-    order = np.argsort(request, kind="stable")
-    starts = np.flatnonzero(np.diff(request[order], prepend=-1))
-    farthest = np.maximum.reduceat(distance[first][place][order], starts)
+    distance, farthest = _distances(loads)
     for size in CACHE_KIB:
-        yield f"reuse.{size}", float((distance <= size * _LINES_PER_KIB).mean())
-        yield f"reuse.wait.{size}", float((farthest <= size * _LINES_PER_KIB).mean())
-
-
-def again_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
-    if not trace.is_read.any():
-        return
-    distance = lines_between(trace.sector)[trace.is_read]
+        yield f"reuse.{size}", np.count_nonzero(distance <= size * _LINES_PER_KIB) / count
+        yield f"reuse.wait.{size}", np.count_nonzero(farthest <= size * _LINES_PER_KIB) / len(farthest)
+    if loads is not trace:
+        distance = _distances(trace)[0][trace.is_read]
     repeated = distance[np.isfinite(distance)]
-    far = [float((repeated > size * _LINES_PER_KIB).sum() / len(distance)) for size in AGAIN_KIB]
+    far = [np.count_nonzero(repeated > size * _LINES_PER_KIB) / count for size in AGAIN_KIB]
     if far[0] > 0.0:
         yield from ((f"again.{size}", share) for size, share in zip(AGAIN_KIB, far, strict=True))
+
+
+def _distances(trace: BlockTrace) -> tuple[Array, Array]:
+    """Estimate how many distinct cache lines were requested since a sector was last requested.
+
+    Returns:
+        Distance of each request, which is infinite for the first request of a sector, and the longest distance of each
+        warp load. Warps that load a sector in the same step (run of a basic block) share the first warp's distance.
+    """
+    distances: tuple[Array, Array] = engine().reuse(trace.step, trace.warp, trace.sector)
+    return distances
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
     """Yield the `run.*` metrics of a block. `neighbors` has the requests of the next block along each axis."""
     for kind in ("read", "write"):
-        own = _first_touches(trace, kind == "read")
+        own = _first_touches(trace, kind)
         if len(own):
             broken = _broken(own, own)
             yield f"run.{kind}", 32.0 * len(own) / broken
             for axis, neighbor in neighbors.items():
-                yield f"run.{kind}.{axis}", 1.0 - _broken(own, _first_touches(neighbor, kind == "read")) / broken
+                yield f"run.{kind}.{axis}", 1.0 - _broken(own, _first_touches(neighbor, kind)) / broken
 
 
-def _first_touches(trace: BlockTrace, read: bool) -> Array:
+def _first_touches(trace: BlockTrace, kind: str) -> Array:
     """Return the sectors that a block reads (or writes), each combined with the time of its first request."""
-    chosen = trace.is_read == read
-    sectors, first = np.unique(trace.sector[chosen], return_index=True)
-    step: Array = trace.step[chosen][first]
-    return np.sort(step * (1 << 44) + sectors)
+    chosen = trace.loads if kind == "read" else trace.stores
+    first = np.flatnonzero(engine().reuse_times(chosen.sector) > len(chosen.sector))
+    return np.sort(chosen.step[first] * (1 << 44) + chosen.sector[first])
 
 
 def _broken(own: Array, other: Array) -> int:

@@ -47,7 +47,7 @@ from kernrec.compile.compiled import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import bind_launches, workspaces
 from kernrec.kernel.spec import Config, Kernel
-from kernrec.profile.cache_behavior import again_metrics, atomic_metrics, reuse_metrics, run_metrics, wave_metrics
+from kernrec.profile.cache_behavior import atomic_metrics, reuse_metrics, run_metrics, wave_metrics
 from kernrec.profile.code_facts import variable_contents
 from kernrec.profile.emulated_launch import kernel_launch, with_launcher_arguments
 from kernrec.profile.launch_profile import (
@@ -265,7 +265,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     extra |= wave_metrics(module, launch, options.budget, next_is_new, busy, _most_read(extra))
     own, *others = (accesses[block] for block in sample.inner)
     neighbors = zip(sample.axes, others, strict=True)
-    extra |= dict(reuse_metrics(own.trace)) | dict(again_metrics(own.trace))
+    extra |= dict(reuse_metrics(own.trace))
     extra |= dict(run_metrics(own.trace, {AXES[axis]: neighbor.trace for axis, neighbor in neighbors}))
     extra |= dict(atomic_metrics([accesses[block].atomics for block in dict.fromkeys(sample.inner)]))
     if uneven:

@@ -10,20 +10,14 @@ from hypothesis import strategies as st
 from kernrec.compile import compile_source
 from kernrec.errors import UsageError
 from kernrec.model.analytical.dram_traffic import Footprint, sampled_dram_bytes
-from kernrec.profile.cache_behavior import (
-    AGAIN_KIB,
-    again_metrics,
-    lines_between,
-    reuse_metrics,
-    reuse_times,
-    wave_metrics,
-)
+from kernrec.profile.cache_behavior import AGAIN_KIB, reuse_metrics, wave_metrics
 from kernrec.profile.code_facts import facts_of
 from kernrec.profile.launch_arguments import read_arguments
 from kernrec.profile.launch_profile import ProfileError, fit_profile
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx import KernelLaunch, TensorMap, parse
 from kernrec.ptx.execution.watched import BlockTrace
+from kernrec.util.engine import module as engine
 from tests.helpers.paths import beside
 
 PROBES = [{"block": 1, "trips": 4}, {"block": 1, "trips": 6}, {"block": 2, "trips": 9}]
@@ -100,9 +94,18 @@ def trace(sectors: list[int], *, step: list[int] | None = None, read: bool = Tru
     return BlockTrace(steps, np.zeros(count, np.int64), np.array(sectors), np.full(count, read))
 
 
+def distances(sectors: np.ndarray) -> np.ndarray:
+    steps = np.arange(len(sectors))
+    return engine().reuse(steps, np.zeros_like(steps), sectors)[0]
+
+
+def again_metrics(trace: BlockTrace) -> dict[str, float]:
+    return {metric: value for metric, value in reuse_metrics(trace) if metric.startswith("again.")}
+
+
 @given(st.lists(st.integers(0, 20), max_size=200))
 def test_reuse_time_is_the_distance_to_the_previous_use(units):
-    times = reuse_times(np.array(units, np.int64))
+    times = engine().reuse_times(np.array(units, np.int64))
     for i, unit in enumerate(units):
         earlier = [j for j in range(i) if units[j] == unit]
         assert times[i] == i - earlier[-1] if earlier else times[i] > len(units)
@@ -111,7 +114,7 @@ def test_reuse_time_is_the_distance_to_the_previous_use(units):
 @pytest.mark.parametrize("lines", [8, 100])
 def test_repeated_pass_hits_a_cache_that_holds_all_lines(lines):
     sectors = [line * LINE for line in range(lines)] * 50
-    distance = lines_between(np.array(sectors))
+    distance = distances(np.array(sectors))
     assert np.isinf(distance[:lines]).all()
     assert distance[lines:] == pytest.approx(lines, rel=0.05)
 
@@ -120,7 +123,7 @@ def test_repeated_pass_hits_a_cache_that_holds_all_lines(lines):
 def test_hit_rates_match_an_lru_cache(seed):
     draw = np.random.default_rng(seed)
     lines = np.minimum(draw.geometric(0.01, 2000), 500)
-    distance = lines_between(lines * LINE)
+    distance = distances(lines * LINE)
     for size in (8, 32, 64, 256):
         cache: OrderedDict[int, None] = OrderedDict()
         hits = 0
@@ -143,7 +146,7 @@ def test_load_waits_unless_all_its_sectors_are_cached():
 
 def test_second_pass_over_a_row_misses_only_in_smaller_caches():
     row = list(range(64 * 32))  # 64 KiB in sectors of 32 bytes
-    again = dict(again_metrics(trace(row * 2)))
+    again = again_metrics(trace(row * 2))
     assert [again[f"again.{size}"] for size in AGAIN_KIB if size < 64] == pytest.approx([0.5] * 3, abs=0.02)
     assert all(again[f"again.{size}"] == 0.0 for size in AGAIN_KIB if size > 64)
 
@@ -154,8 +157,8 @@ def test_reuse_distance_of_loads_includes_stores():
     columns = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("step", "warp", "sector", "is_read")
     )
-    assert dict(again_metrics(BlockTrace(*columns)))["again.64"] == pytest.approx(0.5, abs=0.02)
-    assert dict(again_metrics(trace(row))) == {}
+    assert again_metrics(BlockTrace(*columns))["again.64"] == pytest.approx(0.5, abs=0.02)
+    assert again_metrics(trace(row)) == {}
 
 
 SOURCE = beside(__file__, "cache_behavior.cu")

@@ -31,7 +31,7 @@ class Touched:
     @cached_property
     def sector_numbers(self) -> Array:
         """Return the numbers of the 32-byte sectors in ascending order."""
-        return without_repeats(self.words // _WORDS)
+        return without_repeats(self.words >> _WORDS.bit_length() - 1)
 
     @property
     def sectors(self) -> int:
@@ -74,6 +74,18 @@ class BlockTrace:
     """Address of the sector divided by 32."""
     is_read: Array
 
+    @cached_property
+    def loads(self) -> "BlockTrace":
+        return self._chosen(self.is_read)
+
+    @cached_property
+    def stores(self) -> "BlockTrace":
+        return self._chosen(~self.is_read)
+
+    def _chosen(self, chosen: Array) -> "BlockTrace":
+        columns = (self.step, self.warp, self.sector, self.is_read)
+        return self if chosen.all() else BlockTrace(*[column[chosen] for column in columns])
+
 
 @dataclass(frozen=True)
 class BlockAccesses:
@@ -106,11 +118,14 @@ def without_repeats(values: Array) -> Array:
 
 
 def among(values: Array, ascending: Array) -> Array:
-    """Return for each value whether the sorted array `ascending` contains it."""
-    if not len(ascending):
-        return np.zeros(len(values), np.bool_)
-    place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    present: Array = ascending[place] == values
+    """Return for each value of a sorted array whether the sorted array `ascending` contains it."""
+    present = np.zeros(len(values), np.bool_)
+    if len(values) and len(ascending):
+        # Search only the range that both arrays share.
+        low, high = np.searchsorted(values, (ascending[0], ascending[-1] + 1))
+        shared = values[low:high]
+        place = np.searchsorted(ascending, shared)
+        present[low:high] = ascending[place] == shared
     return present
 
 
