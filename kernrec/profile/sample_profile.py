@@ -64,6 +64,7 @@ from kernrec.profile.uneven_blocks import Level, idle, work_levels
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.barrier_phases import (
     as_one,
+    grouped_loads,
     issued_by_stretch,
     of_slowest_warps,
     overlapped_waits,
@@ -233,17 +234,18 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     totals = {metric: value * within for metric, value in middle.items()}
     # Executions of each basic block by each warp, summed over the blocks of the grid.
     all_runs = runs_of_inner * (within / len(inner))
-    clk_of_pieces = [chain_clk(as_one(piece)) for piece in emulation.pieces]
-    rounds, chain = (within / len(inner) * each for each in _slowest(emulation, runs_of_inner, clk_of_pieces))
+    loads, clk_of_pieces = zip(*[(grouped_loads(p), chain_clk(as_one(p))) for p in emulation.pieces], strict=True)
+    of_inner = _slowest(emulation, runs_of_inner, loads, clk_of_pieces)
+    rounds, chain = (within / len(inner) * each for each in of_inner)
     # To save time, run sampled blocks together if each represents the same number of blocks of the grid.
     for weight in dict.fromkeys(ends.values()):
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
         all_runs += runs * weight
-        of_ends = _slowest(emulation, runs, clk_of_pieces)
+        of_ends = _slowest(emulation, runs, loads, clk_of_pieces)
         rounds, chain = rounds + weight * of_ends[0], chain + weight * of_ends[1]
-    waits = [float(waits_for_loads(piece, all_runs).sum()) for piece in emulation.pieces]
+    waits = [float(waits_for_loads(groups, all_runs).sum()) for groups in loads]
     ran = dict(enumerate(all_runs.sum(axis=1).tolist()))
     busy = sample.total - sum(level.count for level in idle(uneven))
     crowded_runs = _crowded_runs(emulation, ran) / (warps * busy)
@@ -293,16 +295,20 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
     return counts, (emulation.runs_by_warp() - before) * share
 
 
-def _slowest(emulation: Emulation, runs: Array, clk_of_pieces: Sequence[float]) -> tuple[float, float]:
+def _slowest(
+    emulation: Emulation, runs: Array, loads: Sequence[list[list[int]]], clk_of_pieces: Sequence[int]
+) -> tuple[float, float]:
     """Return (waits for global memory, clock cycles) of a block whose warps wait for the slowest warp at each barrier.
 
     Args:
         runs: executions of each basic block by each warp, an array of shape (basic blocks, warps).
-        clk_of_pieces: clock cycles of one execution of each piece of machine code (`emulation.pieces`).
+        loads: `grouped_loads` of each piece of machine code (`emulation.pieces`).
+        clk_of_pieces: clock cycles of one execution of each piece.
     """
     function, pieces = emulation.function, emulation.pieces
-    waits = [waits_for_loads(piece, runs) for piece in pieces]
-    ran = [runs[[block.index for block in piece]].max(axis=0) for piece in pieces]
+    waits = [waits_for_loads(groups, runs) for groups in loads]
+    # The basic blocks of a piece are consecutive.
+    ran = np.maximum.reduceat(runs, [piece[0].index for piece in pieces], axis=0)
     clocks = [times * clk for times, clk in zip(ran, clk_of_pieces, strict=True)]
     return of_slowest_warps(function, pieces, waits), of_slowest_warps(function, pieces, clocks)
 

@@ -13,11 +13,12 @@ import numpy as np
 from kernrec.ptx.analysis.dependence import load_depths
 from kernrec.ptx.analysis.issue_cost import classify
 from kernrec.ptx.analysis.liveness import successors
-from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, cached_analysis
 
 Array = np.ndarray[Any, Any]
 
 
+@cached_analysis
 def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
     """Return the phases of a kernel in text order. Each phase is a list of basic blocks."""
     phase_of = list(range(len(function.blocks)))
@@ -38,21 +39,33 @@ def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
     return [tuple(blocks) for blocks in phases.values()]
 
 
-def waits_for_loads(piece: Sequence[BasicBlock], runs: Array) -> Array:
-    """Return how often each warp waits for global memory. Independent loads share one wait.
+@cached_analysis
+def _phase_of(function: Function) -> dict[int, int]:
+    return {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
+
+
+def grouped_loads(piece: Sequence[BasicBlock]) -> list[list[int]]:
+    """Group the loads from global memory that a warp waits for at once, and return the basic blocks of each group.
+
+    The loads of a group have the same depth in a chain of dependent loads.
 
     Args:
         piece: basic blocks that the assembler merges into one piece of machine code.
-        runs: number of executions of each basic block by each warp, an array of shape (basic blocks, warps).
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
-    depths = load_depths(ins for _, ins in guarded)
-    # Number of waits of each warp, keyed by depth in a chain of dependent loads. Loads of equal depth share a wait.
-    most: dict[int, Array] = {}
-    for place, depth in depths:
-        ran = runs[guarded[place][0]]
-        most[depth] = np.maximum(most[depth], ran) if depth in most else ran
-    total: Array = sum(most.values(), np.zeros(runs.shape[1]))
+    groups: dict[int, list[int]] = {}
+    for place, depth in load_depths(ins for _, ins in guarded):
+        groups.setdefault(depth, []).append(guarded[place][0])
+    return list(groups.values())
+
+
+def waits_for_loads(groups: Sequence[Sequence[int]], runs: Array) -> Array:
+    """Return how often each warp waits for the `grouped_loads` of a piece of machine code.
+
+    Args:
+        runs: number of executions of each basic block by each warp, an array of shape (basic blocks, warps).
+    """
+    total: Array = sum((runs[blocks].max(axis=0) for blocks in groups), np.zeros(runs.shape[1]))
     return total
 
 
@@ -63,7 +76,7 @@ def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]],
         pieces: basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
         by_warp: cost (clock cycles or waits) of each warp for each piece, an array of shape (warps,) per piece.
     """
-    place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
+    place = _phase_of(function)
     phases: dict[int, Array] = {}
     for piece, each in zip(pieces, by_warp, strict=True):
         number = place[piece[0].index]
@@ -101,8 +114,7 @@ def overlapped_waits(
         waited: number of waits of all warps, for each piece.
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
-    phases = barrier_phases(function)
-    place = {block.index: number for number, phase in enumerate(phases) for block in phase}
+    phases, place = barrier_phases(function), _phase_of(function)
     work, waits, begun, ended = ([0.0] * len(phases) for _ in range(4))
     for piece, times in zip(pieces, waited, strict=True):
         waits[place[piece[0].index]] += times

@@ -46,8 +46,9 @@ def loads_global(ins: Instruction) -> bool:
 
 
 def _copies_from_global(ins: Instruction) -> bool:
-    spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
-    return ins.opcode == "cp" and spaces[-1:] == ["global"] and "prefetch" not in ins.modifiers
+    if ins.opcode != "cp" or "prefetch" in ins.modifiers:
+        return False
+    return [mark for mark in ins.modifiers if mark in ("global", "shared")][-1:] == ["global"]
 
 
 def stores_global(ins: Instruction) -> bool:
@@ -85,13 +86,16 @@ def data_dependences(function: Function) -> list[Dependence]:
     tainted = {name for ins in reached for name in ins.results}
     dependences = []
     for ins in instructions:
-        addresses = ins.addresses
-        if ins.opcode in ("bra", "brx") and tainted & ins.sources:
-            dependences.append(Dependence(ins.line, ins.text.strip(), "branch"))
-        elif (ins.opcode in ("ld", "ldu", "tex", "tld4", "suld") or _copies_from_global(ins)) and tainted & addresses:
-            dependences.append(Dependence(ins.line, ins.text.strip(), "load"))
-        elif ins.opcode in ("st", "red", "atom", "sust", "sured", "cp") and tainted & addresses:
-            dependences.append(Dependence(ins.line, ins.text.strip(), "store"))
+        if ins.opcode in ("bra", "brx"):
+            kind, names = "branch", ins.sources
+        elif ins.opcode in ("ld", "ldu", "tex", "tld4", "suld") or _copies_from_global(ins):
+            kind, names = "load", ins.addresses
+        elif ins.opcode in ("st", "red", "atom", "sust", "sured", "cp"):
+            kind, names = "store", ins.addresses
+        else:
+            continue
+        if tainted & names:
+            dependences.append(Dependence(ins.line, ins.text.strip(), kind))
     return dependences
 
 

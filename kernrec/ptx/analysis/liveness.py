@@ -82,14 +82,21 @@ def live_by_block(function: Function) -> list[int]:
 
 def successors(function: Function, index: int) -> list[int]:
     """Return the indices of the basic blocks that may follow a block. The target of a branch comes first."""
-    last = function.blocks[index].instructions[-1]
+    return _successors(function)[index]
+
+
+@cached_analysis
+def _successors(function: Function) -> list[list[int]]:
     count = len(function.blocks)
-    successors = []
-    if last.opcode == "bra" and isinstance(last.operands[0], Symbol):
-        successors.append(function.block_index[last.operands[0].name])
-    if last.opcode == "brx" and isinstance(last.operands[1], Symbol):
-        successors += [function.block_index[label] for label in function.tables.get(last.operands[1].name, ())]
-    leaves = last.opcode in ("bra", "exit", "ret", "trap", "brx") and last.predicate is None
-    if not leaves:
-        successors.append(index + 1)
-    return [block for block in successors if block < count]
+    following = []
+    for block in function.blocks:
+        last, after = block.instructions[-1], []
+        if last.opcode == "bra" and isinstance(last.operands[0], Symbol):
+            after.append(function.block_index[last.operands[0].name])
+        if last.opcode == "brx" and isinstance(last.operands[1], Symbol):
+            after += [function.block_index[label] for label in function.tables.get(last.operands[1].name, ())]
+        leaves = last.opcode in ("bra", "exit", "ret", "trap", "brx") and last.predicate is None
+        if not leaves:
+            after.append(block.index + 1)
+        following.append([number for number in after if number < count])
+    return following

@@ -4,11 +4,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import field, fields
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
 from kernrec.errors import KernrecError
 from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Texel, leaves, registers_of
+from kernrec.util.cached_property import cached_property
 from kernrec.util.light_dataclass import dataclass
 
 R = TypeVar("R")

@@ -7,6 +7,7 @@ from kernrec.ptx import parse
 from kernrec.ptx.analysis.barrier_phases import (
     MOST,
     barrier_phases,
+    grouped_loads,
     issued_by_stretch,
     of_slowest_warps,
     overlapped_waits,
@@ -42,7 +43,7 @@ def overlapped(body: str, trips: int = 1000) -> float:
 def share_of(function: Function, executions: dict[int, int]) -> float:
     pieces = [[block] for block in function.blocks]
     runs = np.array([[executions.get(block.index, 0)] for block in function.blocks])
-    waits = [float(waits_for_loads(piece, runs)[0]) for piece in pieces]
+    waits = [float(waits_for_loads(grouped_loads(piece), runs)[0]) for piece in pieces]
     return overlapped_waits(function, pieces, waits, executions)
 
 
