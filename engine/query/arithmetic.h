@@ -7,9 +7,33 @@
 
 namespace kernrec::query::arithmetic {
 
+template <class T>
+int64_t equal(T a, T b) {
+    return a == b;
+}
+template <class T>
+int64_t less(T a, T b) {
+    return a < b;
+}
+template <class T>
+int64_t less_equal(T a, T b) {
+    return a <= b;
+}
+template <class T>
+int64_t truth(T a) {
+    return a != T(0);
+}
+template <class T>
+int64_t negation(T a) {
+    return a == T(0);
+}
+
 inline int64_t add(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
 inline int64_t subtract(int64_t a, int64_t b) { return int64_t(uint64_t(a) - uint64_t(b)); }
 inline int64_t multiply(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
+inline int64_t minimum(int64_t a, int64_t b) { return b < a ? b : a; }
+inline int64_t maximum(int64_t a, int64_t b) { return a < b ? b : a; }
+inline int64_t absolute(int64_t a) { return a < 0 ? subtract(0, a) : a; }
 inline int64_t floor_divide(int64_t a, int64_t b) {
     if (b == 0) return 0;
     if (b == -1) return subtract(0, a);  // the smallest integer has no negation
@@ -58,6 +82,13 @@ inline int64_t floor_sum(int64_t n, int64_t step, int64_t start, int64_t divisor
     }
 }
 
+namespace reals {
+
+inline double add(double a, double b) { return a + b; }
+inline double subtract(double a, double b) { return a - b; }
+inline double multiply(double a, double b) { return a * b; }
+inline double divide(double a, double b) { return b == 0.0 ? 0.0 : a / b; }
+inline double absolute(double a) { return std::fabs(a); }
 inline double modulo(double a, double b) {
     if (b == 0.0) return 0.0;
     const double rest = std::fmod(a, b);
@@ -74,4 +105,5 @@ inline double floor_divide(double a, double b) {
 }
 inline double ceil_div(double a, double b) { return 0.0 - floor_divide(0.0 - a, b); }
 
+}  // namespace reals
 }  // namespace kernrec::query::arithmetic

@@ -23,19 +23,22 @@ namespace kernrec::query {
 
 namespace nb = nanobind;
 
-// Python array with N axes and any strides. Never convert an argument, because the function would fill the copy instead
-// of the array.
+// Python array with N axes and any strides.
 template <class T, size_t N>
 using Array = nb::ndarray<T, nb::ndim<N>, nb::device::cpu>;
 
+// Values at equal distances in memory. As the argument of a bound function, it views a NumPy array.
 template <class T>
 struct Row {
+    using Values = std::vector<std::remove_const_t<T>>;
     T* data = nullptr;
     int64_t size = 0, step = 1;
 
     Row() = default;
     Row(T* data, int64_t size, int64_t step = 1) : data(data), size(size), step(step) {}
-    Row(const Array<T, 1>& from) : data(from.data()), size(int64_t(from.shape(0))), step(from.stride(0)) {}
+    Row(Values& from) : data(from.data()), size(int64_t(from.size())) {}
+    Row(const Values& from) : data(from.data()), size(int64_t(from.size())) {}
+    explicit Row(const Array<T, 1>& from) : data(from.data()), size(int64_t(from.shape(0))), step(from.stride(0)) {}
     T& operator[](int64_t i) const { return data[i * step]; }
 };
 
@@ -45,14 +48,13 @@ struct Table {
     int64_t rows = 0, columns = 0, row_step = 0, step = 1;
 
     Table() = default;
+    Table(T* data, int64_t rows, int64_t columns) : Table(data, rows, columns, columns, 1) {}
     Table(T* data, int64_t rows, int64_t columns, int64_t row_step, int64_t step)
         : data(data), rows(rows), columns(columns), row_step(row_step), step(step) {}
-    Table(const Array<T, 2>& from)
-        : data(from.data()),
-          rows(int64_t(from.shape(0))),
-          columns(int64_t(from.shape(1))),
-          row_step(from.stride(0)),
-          step(from.stride(1)) {}
+    template <class U, class = std::enable_if_t<std::is_same_v<T, const U>>>
+    Table(const Table<U>& from) : Table(from.data, from.rows, from.columns, from.row_step, from.step) {}
+    explicit Table(const Array<T, 2>& from)
+        : Table(from.data(), int64_t(from.shape(0)), int64_t(from.shape(1)), from.stride(0), from.stride(1)) {}
     T& operator()(int64_t row, int64_t i) const { return data[row * row_step + i * step]; }
     Row<T> operator[](int64_t row) const { return {data + row * row_step, columns, step}; }
 };
@@ -98,6 +100,15 @@ std::vector<std::remove_const_t<T>> copied(const Row<T>& row) {
     return result;
 }
 
+// Return the values of all rows, one after another.
+template <class T>
+std::vector<std::remove_const_t<T>> copied(const Table<T>& table) {
+    std::vector<std::remove_const_t<T>> result;
+    for (int64_t row = 0; row < table.rows; row++)
+        for (int64_t i = 0; i < table.columns; i++) result.push_back(table(row, i));
+    return result;
+}
+
 // Return the ascending places of the true values.
 template <class T>
 std::vector<int64_t> true_places(const Row<T>& row) {
@@ -121,16 +132,40 @@ nb::object numpy(std::vector<T> values) {
     return numpy(std::move(values), shape);
 }
 
-void bind_features(nb::module_& module);
-void bind_trees(nb::module_& module);
-void bind_products(nb::module_& module);
-void bind_more_items(nb::module_& module);
-void bind_dram_traffic(nb::module_& module);
-void bind_launches(nb::module_& module);
-void bind_power_limits(nb::module_& module);
-void bind_spaces(nb::module_& module);
-void bind_costs(nb::module_& module);
-void bind_learned_models(nb::module_& module);
-void bind_rankings(nb::module_& module);
+// Array that views memory of a C++ object. A bound property that returns it keeps the object alive.
+template <class T>
+using View = nb::ndarray<nb::numpy, T>;
+
+// Function that adds to the module `kernrec._engine.query`.
+struct Binding {
+    using Function = void (*)(nb::module_&);
+
+    explicit Binding(Function function) { all().push_back(function); }
+    static std::vector<Function>& all() {
+        static std::vector<Function> every;
+        return every;
+    }
+};
 
 }  // namespace kernrec::query
+
+namespace nanobind::detail {
+
+// Never converts an array, because a function would fill the copy instead.
+template <class View, class Array>
+struct view_caster {
+    NB_TYPE_CASTER(View, make_caster<Array>::Name)
+
+    bool from_python(handle source, uint32_t flags, cleanup_list* cleanup) noexcept {
+        make_caster<Array> array;
+        if (!array.from_python(source, flags & ~uint32_t(cast_flags::convert), cleanup)) return false;
+        value = View(array.value);
+        return true;
+    }
+};
+template <class T>
+struct type_caster<kernrec::query::Row<T>> : view_caster<kernrec::query::Row<T>, kernrec::query::Array<T, 1>> {};
+template <class T>
+struct type_caster<kernrec::query::Table<T>> : view_caster<kernrec::query::Table<T>, kernrec::query::Array<T, 2>> {};
+
+}  // namespace nanobind::detail

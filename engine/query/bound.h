@@ -17,8 +17,8 @@ struct Bound {
     std::vector<double> work;  // (rows, P); further rows may follow
     std::vector<double> table;  // features, (F, P)
 
-    Row<const double> row(Work number) const { return {work.data() + number * count, count, 1}; }
-    Table<const double> features() const { return {table.data(), int64_t(table.size()) / count, count, count, 1}; }
+    Row<const double> row(Work number) const { return {work.data() + number * count, count}; }
+    Table<const double> features() const { return {table.data(), int64_t(table.size()) / count, count}; }
 };
 
 // Item counts at which trees are evaluated, to predict the time of a given item count.
@@ -36,26 +36,19 @@ struct ItemPoints {
 
 // N problems of an op, each followed by the same problem with other numbers of items (rows, images or sequences). The
 // times at these points limit the time of the problem.
-class MoreItems {
-  public:
+struct MoreItems {
     // flat: D sizes of each of the N problems. alone, together: dimension that counts the items if the first size
     // is 1, or larger than 1 (-1: none). farthest: largest grid point to evaluate. It must not depend on the item
     // count, because every further point can lower the predicted time.
     MoreItems(const std::vector<double>& flat, int64_t problems, int64_t alone, int64_t together, int64_t farthest);
 
     // Return the extents of the D dimensions, (D, P). Columns are problems and grid points.
-    Table<const double> sizes() const {
-        return {rows_.data(), columns_, int64_t(rows_.size()) / columns_, 1, columns_};
-    }
-    // Column of each problem.
-    const std::vector<int64_t>& starts() const { return starts_; }
-    const std::optional<ItemPoints>& points(size_t problem) const { return points_[problem]; }
+    Table<const double> sizes() const { return {rows.data(), dims, int64_t(rows.size()) / dims, 1, dims}; }
 
-  private:
-    int64_t columns_ = 0;
-    std::vector<double> rows_;
-    std::vector<int64_t> starts_;
-    std::vector<std::optional<ItemPoints>> points_;
+    int64_t dims = 0;
+    std::vector<double> rows;
+    std::vector<int64_t> starts;  // column of each problem
+    std::vector<std::optional<ItemPoints>> points;
 };
 
 }  // namespace kernrec::query

@@ -5,19 +5,12 @@
 
 namespace kernrec::query {
 
-Access::Access(Array<const int64_t, 1> reads_of, Array<const uint8_t, 2> axes_of, Array<const int64_t, 1> writes_of,
-               Array<const uint8_t, 1> scratch_of)
-    : reads(copied(Row<const int64_t>(reads_of))),
-      writes(copied(Row<const int64_t>(writes_of))),
-      scratch(copied(Row<const uint8_t>(scratch_of))) {
-    const Table<const uint8_t> table(axes_of);
-    const int64_t tensors = int64_t(scratch.size());
-    steps = table.columns;
-    require(steps > 0 && table.rows == int64_t(reads.size()) && all_within(Row<const int64_t>(reads_of), 0, tensors) &&
-                all_within(Row<const int64_t>(writes_of), 0, tensors),
+Access::Access(const Row<const int64_t>& reads, const Table<const uint8_t>& axes, const Row<const int64_t>& writes,
+               const Row<const uint8_t>& scratch)
+    : reads(copied(reads)), writes(copied(writes)), axes(copied(axes)), scratch(copied(scratch)), steps(axes.columns) {
+    require(steps > 0 && axes.rows == reads.size && all_within(reads, 0, scratch.size) &&
+                all_within(writes, 0, scratch.size),
             "access: expected tensors that exist, and at least one step");
-    for (int64_t read = 0; read < table.rows; read++)
-        for (int64_t step = 0; step < steps; step++) axes.push_back(table(read, step));
 }
 
 namespace {
@@ -91,34 +84,6 @@ void Access::fill_moved(const Row<const double>& blocks, const Row<const double>
         ByCpu<kAdd>()(&moved);
         for (int64_t i = 0; i < count; i++) filled[first + i] = moved.total[i];
     }
-}
-
-namespace {
-
-// Fill `moved` (N,). extents: each step of the grid's order, fastest-varying first, (steps, N). sizes: bytes of each
-// tensor, (tensors, N).
-void dram_bytes(const Access& access, Array<const double, 1> blocks_of, Array<const double, 1> concurrent_of,
-                Array<const double, 2> extents_of, Array<const double, 2> sizes_of, double l2_bytes,
-                Array<double, 1> moved_of) {
-    const Row<const double> blocks(blocks_of), concurrent(concurrent_of);
-    const Table<const double> extents(extents_of), sizes(sizes_of);
-    const Row<double> moved(moved_of);
-    require(extents.rows == access.steps && sizes.rows == int64_t(access.scratch.size()) &&
-                concurrent.size == blocks.size && extents.columns == blocks.size && sizes.columns == blocks.size &&
-                moved.size == blocks.size,
-            "dram_bytes: expected as many launches everywhere");
-    access.fill_moved(blocks, concurrent, extents, sizes, l2_bytes, moved);
-}
-
-}  // namespace
-
-void bind_dram_traffic(nb::module_& module) {
-    const auto exact = [] { return nb::arg().noconvert(); };
-    nb::class_<Access>(module, "Access")
-        .def(nb::init<Array<const int64_t, 1>, Array<const uint8_t, 2>, Array<const int64_t, 1>,
-                      Array<const uint8_t, 1>>(),
-             exact(), exact(), exact(), exact());
-    module.def("dram_bytes", &dram_bytes, nb::arg(), exact(), exact(), exact(), exact(), nb::arg(), exact());
 }
 
 }  // namespace kernrec::query

@@ -18,11 +18,8 @@ double or_else(double value, double otherwise) { return value == value ? value :
 
 }  // namespace
 
-FeaturePlan::FeaturePlan(Array<const double, 1> gpu, Array<const int64_t, 2> ratios)
-    : gpu_(copied(Row<const double>(gpu))) {
-    require(int64_t(gpu_.size()) == kBandwidth + 1, "gpu: expected nine figures");
-    const Table<const int64_t> rows(ratios);
-    require(rows.columns == 5, "ratios: expected five columns");
+FeaturePlan::FeaturePlan(const Row<const double>& gpu, const Table<const int64_t>& rows) : gpu_(copied(gpu)) {
+    require(gpu.size == kBandwidth + 1 && rows.columns == 5, "plan: expected nine figures and five columns of ratios");
     for (int64_t i = 0; i < rows.rows; i++) {
         require(all_within(rows[i], 0, 1 << 20) && rows(i, 0) < kQuantities && rows(i, 1) < kQuantities,
                 "ratios: expected rows of quantities");
@@ -84,23 +81,21 @@ void least_seconds(const Table<const double>& quantities, double bandwidth, doub
     }
 }
 
-Extent::Extent(Array<const double, 1> low, Array<const double, 1> high, Array<const double, 1> spread,
-               Array<const double, 2> group_means)
-    : low_(copied(Row<const double>(low))),
-      high_(copied(Row<const double>(high))),
-      spread_(copied(Row<const double>(spread))) {
-    const Table<const double> means(group_means);
-    require(low_.size() == high_.size() && low_.size() == spread_.size() && int64_t(low_.size()) == means.rows,
+Extent::Extent(const Row<const double>& low, const Row<const double>& high, const Row<const double>& spread,
+               const Table<const double>& group_means)
+    : low_(copied(low)),
+      high_(copied(high)),
+      spread_(copied(spread)),
+      means_(copied(group_means)),
+      groups_(size_t(group_means.columns)) {
+    require(low.size == high.size && low.size == spread.size && low.size == group_means.rows,
             "extent: expected as many features everywhere");
-    groups_ = means.columns;
-    for (int64_t f = 0; f < means.rows; f++)
-        for (int64_t group = 0; group < groups_; group++) means_.push_back(means(f, group));
 }
 
 template <class T>
 void Extent::fill(const Table<const T>& rows, const Row<double>& distances) const {
     require(rows.columns == int64_t(low_.size()) && rows.rows == distances.size, "matrix: expected (C, F)");
-    std::vector<double> of_groups(static_cast<size_t>(groups_));
+    std::vector<double> of_groups(groups_);
     for (int64_t i = 0; i < rows.rows; i++) {
         std::fill(of_groups.begin(), of_groups.end(), 0.0);
         for (size_t f = 0; f < low_.size(); f++) {
@@ -134,31 +129,17 @@ void features::add_times(const Table<const double>& pipe_clk, const Table<const 
     quantities(kL2S, candidate) += times(kTimesL2, place);
 }
 
-void bind_features(nb::module_& module) {
-    const auto exact = [] { return nb::arg().noconvert(); };
-    nb::class_<FeaturePlan>(module, "FeaturePlan")
-        .def(nb::init<Array<const double, 1>, Array<const int64_t, 2>>(), exact(), exact())
-        .def(
-            "fill",
-            [](const FeaturePlan& self, Array<double, 2> quantities, Array<float, 2> filled) {
-                self.fill(quantities, filled);
-            },
-            exact(), exact());
-    nb::class_<Extent>(module, "Extent")
-        .def(nb::init<Array<const double, 1>, Array<const double, 1>, Array<const double, 1>, Array<const double, 2>>(),
-             exact(), exact(), exact(), exact())
-        .def(
-            "fill",
-            [](const Extent& self, Array<const double, 2> rows, Array<double, 1> distances) {
-                self.fill(Table<const double>(rows), distances);
-            },
-            exact(), exact());
-    module.def(
-        "least_seconds",
-        [](Array<const double, 2> quantities, double bandwidth, double boost_hz, Array<double, 1> seconds) {
-            least_seconds(quantities, bandwidth, boost_hz, seconds);
-        },
-        exact(), nb::arg(), nb::arg(), exact());
-}
+namespace {
 
+const Binding kBinding([](nb::module_& module) {
+    nb::class_<FeaturePlan>(module, "FeaturePlan")
+        .def(nb::init<Row<const double>, Table<const int64_t>>())
+        .def("fill", &FeaturePlan::fill);
+    nb::class_<Extent>(module, "Extent")
+        .def(nb::init<Row<const double>, Row<const double>, Row<const double>, Table<const double>>())
+        .def("fill", &Extent::fill<double>);
+    module.def("least_seconds", &least_seconds);
+});
+
+}  // namespace
 }  // namespace kernrec::query

@@ -67,7 +67,7 @@ namespace kernrec::query {
 class FeaturePlan {
   public:
     // ratios: fields of `Ratio`, (R, 5). `place` is the feature's column. `bounded` limits the ratio to 1e-6 .. 1e6.
-    FeaturePlan(Array<const double, 1> gpu, Array<const int64_t, 2> ratios);
+    FeaturePlan(const Row<const double>& gpu, const Table<const int64_t>& ratios);
     // Fill the plan's columns of `features` (C, F) from the inputs in `quantities` (Q, C), and compute the other rows
     // of `quantities`.
     void fill(const Table<double>& quantities, const Table<float>& features) const;
@@ -88,8 +88,8 @@ class FeaturePlan {
 class Extent {
   public:
     // group_means: matrix that averages each group of features, (F, groups).
-    Extent(Array<const double, 1> low, Array<const double, 1> high, Array<const double, 1> spread,
-           Array<const double, 2> group_means);
+    Extent(const Row<const double>& low, const Row<const double>& high, const Row<const double>& spread,
+           const Table<const double>& group_means);
     // Fill `distances` (C,) with the distance of rows of features (C, F) from the training data. Unknown or infinite
     // values count as within the range.
     template <class T>
@@ -97,7 +97,7 @@ class Extent {
 
   private:
     std::vector<double> low_, high_, spread_, means_;
-    int64_t groups_ = 0;
+    size_t groups_;
 };
 
 // Return the logarithmic half-width of an interval at a distance from the training data, where the errors of the model

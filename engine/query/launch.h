@@ -69,16 +69,13 @@ struct Device {
 struct Demand {
     using Rates = nb::ndarray<const double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
-    const double* rates;
-    int64_t variants = 0, terms = 0, quantities = 0;
-    bool grouped = false, stretched = false;  // stretched: with the quantity `kInTurn`
+    Rates rates;
+    int64_t variants, terms, quantities;
+    bool grouped, stretched;  // stretched: with the quantity `kInTurn`
 
-    Demand(Rates rates_of, bool grouped, bool stretched);
+    Demand(Rates rates, bool grouped, bool stretched);
     // Return the quantities of each term of a variant.
-    const double* of(int64_t variant) const { return rates + variant * terms * quantities; }
-
-  private:
-    Rates kept_;  // keeps Python's array alive
+    const double* of(int64_t variant) const { return rates.data() + variant * terms * quantities; }
 };
 
 // Tensors that a launch reads and writes. For each read tensor, `axes` marks the grid's steps that change its tile.
@@ -88,8 +85,8 @@ struct Access {
     std::vector<uint8_t> scratch;  // whether a tensor only exists between launches
     int64_t steps = 0;
 
-    Access(Array<const int64_t, 1> reads_of, Array<const uint8_t, 2> axes_of, Array<const int64_t, 1> writes_of,
-           Array<const uint8_t, 1> scratch_of);
+    Access(const Row<const int64_t>& reads, const Table<const uint8_t>& axes, const Row<const int64_t>& writes,
+           const Row<const uint8_t>& scratch);
     // Fill `moved` (N,) with the bytes between L2 and DRAM of N launches. extents: of each step, (steps, N). sizes:
     // bytes of each tensor, (tensors, N).
     void fill_moved(const Row<const double>& blocks, const Row<const double>& concurrent,
@@ -117,9 +114,6 @@ constexpr double kResting = 0.75;
 // Return the costs of launches at the operating points of a `PowerLimits`, (kCostRows, points, N). `launches`
 // (5, N) has one row per field of `NominalCosts`, and one column per launch.
 std::vector<double> limited_costs(nb::handle limits, const Table<const double>& launches, int64_t points);
-
-// Return the clocks of a round: each of K users takes the pipes for `own` clocks, then waits for `wait`. busy: K * own.
-double round_clk(double own, double wait, double busy);
 
 KERNREC_INLINE double overlap_root(double value) { return fourth_root(value); }
 KERNREC_INLINE double overlap_power(double value) { return fourth_power(value); }

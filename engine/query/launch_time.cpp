@@ -4,6 +4,7 @@
 #include <algorithm>
 
 namespace kernrec::query {
+namespace {
 
 // Return the clocks of a round: each of K users takes the pipes for `own` clocks, then waits for `wait`. busy: K * own.
 //
@@ -15,14 +16,10 @@ namespace kernrec::query {
 // With round = response + wait, this is a quadratic equation. A round takes at least `busy` and at least own + wait.
 // For K = 1, it takes own + wait (Lazowska et al., chapter 6, approximate mean value analysis; Reiser, "A Queueing
 // Network Analysis of Computer Communication Networks with Window Flow Control", 1979, for the remaining service).
-KERNREC_INLINE double turns_clk(double own, double wait, double busy) {
+KERNREC_INLINE double round_clk(double own, double wait, double busy) {
     const double longer = busy - wait - own;
     return maximum(busy, 0.5 * (busy + wait + std::sqrt(longer * longer + own * (own + 2.0 * wait))));
 }
-
-double round_clk(double own, double wait, double busy) { return turns_clk(own, wait, busy); }
-
-namespace {
 
 // Fraction of the arithmetic between matmuls of warpgroups (such as attention's softmax) that other matmuls never hide.
 // In the first tile of a block, matmuls hide nothing. Fitted to FlashAttention-3 at head sizes 64, 128 and 256:
@@ -171,7 +168,7 @@ struct Block {
             least_rest[i] = maximum(busy_rest + between, own);
             own_clk[i] = own, alone[i] = alone_clk, together_share[i] = together_part;
             sm_clk[i] =
-                full[i] * turns_clk(own, wait[i], least[i]) + uneven[i] * turns_clk(own, wait[i], least_rest[i]);
+                full[i] * round_clk(own, wait[i], least[i]) + uneven[i] * round_clk(own, wait[i], least_rest[i]);
             times[kBusy][i] = full[i] * busy + busy_rest;
             in_turn_s[i] = 0.0;
         }
@@ -187,8 +184,8 @@ struct Block {
             const double exposed =
                 exposed_clk(longest, wait[i] - (alone[i] - own_clk[i]), dram_s[i] * chip_hz * each[i]);
             wait[i] = wait[i] + (longest - alone[i]) + (in_turn_clk > 0.0 ? exposed * together_share[i] : 0.0);
-            const double in_turns = full[i] * turns_clk(own_clk[i], wait[i], least[i]) +
-                                    uneven[i] * turns_clk(own_clk[i], wait[i], least_rest[i]);
+            const double in_turns = full[i] * round_clk(own_clk[i], wait[i], least[i]) +
+                                    uneven[i] * round_clk(own_clk[i], wait[i], least_rest[i]);
             in_turn_s[i] = (in_turns - sm_clk[i]) / clock_hz;
             sm_clk[i] = in_turns;
         }

@@ -5,105 +5,98 @@
 
 namespace kernrec::query {
 
-Demand::Demand(Rates rates_of, bool grouped, bool stretched)
-    : rates(rates_of.data()),
-      variants(int64_t(rates_of.shape(0))),
-      terms(int64_t(rates_of.shape(1))),
-      quantities(int64_t(rates_of.shape(2))),
+Demand::Demand(Rates rates, bool grouped, bool stretched)
+    : rates(rates),
+      variants(int64_t(rates.shape(0))),
+      terms(int64_t(rates.shape(1))),
+      quantities(int64_t(rates.shape(2))),
       grouped(grouped),
-      stretched(stretched),
-      kept_(rates_of) {
+      stretched(stretched) {
     require(terms > 0 && quantities >= (stretched ? kQuantityCount : kInTurn), "rates: expected (variants, terms, Q)");
 }
 
-Launch::Launch(nb::object space, nb::object access, nb::object demand, nb::object device, int64_t loops,
-               nb::list figures, nb::list tensors, Array<const int64_t, 1> variant, Array<const bool, 1> performed,
-               Array<const double, 2> geometry, Demand::Rates quick, double start_clk, bool counted,
-               std::optional<Array<const double, 2>> given)
-    : kept_{space, access, demand, device},
-      space_(nb::cast<Space&>(space)),
-      access_(nb::cast<const Access&>(access)),
-      demand_(nb::cast<const Demand&>(demand)),
-      device_(nb::cast<const Device&>(device)),
-      loops_(loops),
-      variant_(copied(Row<const int64_t>(variant))),
-      kept_geometry_(geometry),
-      quick_(quick),
-      kept_given_(given),
-      geometry_(geometry),
-      start_clk_(start_clk),
-      counted_(counted) {
-    const Row<const bool> some(performed);
-    for (int64_t row = 0; row < some.size; row++) performed_.push_back(some[row]);
-    for (const nb::handle figure : figures) figures_.push_back(figure.is_none() ? -1 : space_.add(figure));
-    for (const nb::handle tensor : tensors) {
-        const bool own = !nb::object(tensor[1]).is_none();
-        tensors_.push_back(own ? nb::none() : nb::object(tensor[0]));
-        elements_.push_back(own ? space_.add(tensor[1]) : -1);
-        element_bytes_.push_back(nb::cast<double>(tensor[2]));
-    }
-    const int64_t configs = space_.count();
-    require(loops >= 0 && loops < demand_.terms && int64_t(figures_.size()) == 3 + 2 * loops + access_.steps &&
-                tensors_.size() == access_.scratch.size(),
+Launch::Launch(Space& space, const Access& access, const Demand& demand, const Device& device, int64_t loops,
+               const std::vector<nb::object>& expressions,
+               const std::vector<std::tuple<nb::object, nb::object, double>>& tensors_of,
+               const Row<const int64_t>& variants, const Row<const bool>& performs, const Table<const double>& geometry,
+               const Table<const double>& quick, double start_clk, bool counted,
+               const std::optional<Table<const double>>& given)
+    : space(space),
+      access(access),
+      demand(demand),
+      device(device),
+      loops(loops),
+      variant(copied(variants)),
+      geometry(geometry),
+      quick(quick),
+      start_clk(start_clk),
+      counted(counted),
+      given(given) {
+    for (int64_t row = 0; row < performs.size; row++) performed.push_back(performs[row]);
+    const auto node = [&](const nb::object& expression) { return expression.is_none() ? -1 : space.add(expression); };
+    for (const nb::object& figure : expressions) figures.push_back(node(figure));
+    for (const auto& [name, elements, element_bytes] : tensors_of)
+        tensors.push_back({elements.is_none() ? name : nb::none(), node(elements), element_bytes});
+    const int64_t configs = space.count();
+    require(loops >= 0 && loops < demand.terms && int64_t(figures.size()) == 3 + 2 * loops + access.steps &&
+                tensors.size() == access.scratch.size(),
             "launch: expected the figures of its loops and the tensors of its access");
-    require(demand_.variants > 0 && int64_t(variant_.size()) == configs &&
-                all_within(Row<const int64_t>(variant), 0, demand_.variants) && int64_t(performed_.size()) == configs,
+    require(demand.variants > 0 && variants.size == configs && all_within(variants, 0, demand.variants) &&
+                performs.size == configs,
             "launch: expected a variant of each config");
-    require(geometry_.rows == 3 && geometry_.columns == configs && int64_t(quick.shape(0)) == demand_.terms &&
-                quick.shape(1) == 3 && int64_t(quick.shape(2)) == configs,
-            "launch: expected the geometry of each config");
-    if (kept_given_) {
-        given_ = Table<const double>(*given);
-        require(given_.rows == kLoops + 2 * loops && given_.columns == configs, "launch: expected work of each config");
+    require(
+        geometry.rows == 3 && geometry.columns == configs && quick.rows == 3 * demand.terms && quick.columns == configs,
+        "launch: expected the geometry of each config");
+    if (given) {
+        require(given->rows == kLoops + 2 * loops && given->columns == configs, "launch: expected work of each config");
         return;
     }
     for (size_t figure = 0; figure < size_t(3 + 2 * loops); figure++)
-        require(figures_[figure] >= 0 || figure == 1, "launch: expected blocks, waits and trips");
+        require(figures[figure] >= 0 || figure == 1, "launch: expected blocks, waits and trips");
     uint64_t support = 0;
-    for (const auto* nodes : {&figures_, &elements_})
-        for (const int32_t node : *nodes) support |= node < 0 ? 0 : space_.node(node).support;
-    groups_ = space_.domain_of(support);
+    for (const int32_t each : figures) support |= each < 0 ? 0 : space.nodes[size_t(each)].support;
+    for (const Tensor& each : tensors) support |= each.elements < 0 ? 0 : space.nodes[size_t(each.elements)].support;
+    domain = space.domain_of(support);
 }
 
 Launch::Figures Launch::on(Problem& problem) const {
-    require(&problem.space() == &space_, "launch: expected a problem of the space");
-    Figures figures;
-    if (kept_given_) return figures;
-    figures.readers.reserve(figures_.size() + tensors_.size()), figures.sizes.reserve(tensors_.size());
+    require(&problem.space == &space, "launch: expected a problem of the space");
+    Figures result;
+    if (given) return result;
+    result.readers.reserve(figures.size() + tensors.size()), result.sizes.reserve(tensors.size());
     const auto read = [&](int32_t node) {
-        figures.readers.push_back(node < 0 ? std::nullopt : std::optional(space_.read(node, &problem)));
+        result.readers.push_back(node < 0 ? std::nullopt : std::optional(space.read(node, &problem)));
     };
-    for (const int32_t node : figures_) read(node);
-    for (size_t tensor = 0; tensor < tensors_.size(); tensor++) {
-        read(elements_[tensor]);
-        figures.sizes.push_back(elements_[tensor] < 0 ? problem.tensor_bytes(tensors_[tensor])
-                                                      : element_bytes_[tensor]);
+    for (const int32_t node : figures) read(node);
+    for (const Tensor& each : tensors) {
+        read(each.elements);
+        result.sizes.push_back(each.elements < 0 ? problem.tensor_bytes(each.name) : each.element_bytes);
     }
-    return figures;
+    return result;
 }
 
-void Launch::fill_work(const Figures& figures, const std::vector<int64_t>& rows, const Table<double>& work) const {
-    const int64_t count = int64_t(rows.size()), tensors = int64_t(tensors_.size());
-    if (kept_given_) {
-        for (int64_t each = 0; each < given_.rows; each++)
-            for (int64_t i = 0; i < count; i++) work(each, i) = given_(each, rows[size_t(i)]);
+void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& rows, const Table<double>& work) const {
+    const int64_t count = int64_t(rows.size()), tensor_count = int64_t(tensors.size());
+    if (given) {
+        for (int64_t each = 0; each < given->rows; each++)
+            for (int64_t i = 0; i < count; i++) work(each, i) = (*given)(each, rows[size_t(i)]);
         return;
     }
-    const auto fill = [&](size_t figure, double* out) { figures.readers[figure]->fill(rows.data(), count, out); };
+    const auto fill = [&](size_t figure, double* out) { on_problem.readers[figure]->fill(rows.data(), count, out); };
     // Rows of `room`: visited tiles, concurrent blocks of the GPU, extents of the grid's steps, sizes of the tensors.
-    std::vector<double> room(size_t((2 + access_.steps + tensors) * count), 1.0);
+    std::vector<double> room(size_t((2 + access.steps + tensor_count) * count), 1.0);
     double *const visits = room.data(), *const together = visits + count, *next = together + count;
     double *const blocks = &work(kBlocks, 0), *const rounds = &work(kWaitRounds, 0);
     fill(0, blocks);
-    fill(figures.has(1) ? 1 : 0, visits);
+    fill(on_problem.has(1) ? 1 : 0, visits);
     fill(2, &work(kLoneWaits, 0));
     for (int64_t i = 0; i < count; i++) {
-        for (int64_t row = 0; row < 3; row++) work(kConcurrent + row, i) = geometry_(row, rows[size_t(i)]);
-        together[i] = work(kConcurrent, i) * device_.sms;
-        if (figures.has(1)) together[i] = minimum(together[i], blocks[i]);
+        for (int64_t row = 0; row < 3; row++) work(kConcurrent + row, i) = geometry(row, rows[size_t(i)]);
+        together[i] = work(kConcurrent, i) * device.sms;
+        if (on_problem.has(1)) together[i] = minimum(together[i], blocks[i]);
     }
     std::fill_n(rounds, count, 0.0);
-    for (int64_t loop = 0; loop < loops_; loop++) {
+    for (int64_t loop = 0; loop < loops; loop++) {
         double* const trips = &work(kLoops + 2 * loop, 0);
         fill(size_t(3 + 2 * loop), trips);
         fill(size_t(4 + 2 * loop), &work(kLoops + 2 * loop + 1, 0));
@@ -113,17 +106,17 @@ void Launch::fill_work(const Figures& figures, const std::vector<int64_t>& rows,
     std::fill_n(&work(kDramSlowdown, 0), count, 1.0);
     std::fill_n(&work(kSerialClk, 0), count, 0.0);
     std::fill_n(&work(kOverlapped, 0), count, std::numeric_limits<double>::quiet_NaN());
-    const Table<const double> extents(next, access_.steps, count, count, 1);
-    size_t figure = size_t(3 + 2 * loops_);
-    for (int64_t step = 0; step < access_.steps; step++, figure++, next += count)
-        if (figures.has(figure)) fill(figure, next);
-    const Table<const double> sizes(next, tensors, count, count, 1);
-    for (const double size : figures.sizes) {
-        if (figures.has(figure)) fill(figure, next);
+    const Table<const double> extents(next, access.steps, count);
+    size_t figure = size_t(3 + 2 * loops);
+    for (int64_t step = 0; step < access.steps; step++, figure++, next += count)
+        if (on_problem.has(figure)) fill(figure, next);
+    const Table<const double> sizes(next, tensor_count, count);
+    for (const double size : on_problem.sizes) {
+        if (on_problem.has(figure)) fill(figure, next);
         for (int64_t i = 0; i < count; i++) next[i] = next[i] * size;
         figure++, next += count;
     }
-    access_.fill_moved({visits, count}, {together, count}, extents, sizes, device_.l2_bytes, work[kDramBytes]);
+    access.fill_moved({visits, count}, {together, count}, extents, sizes, device.l2_bytes, work[kDramBytes]);
 }
 
 namespace {
@@ -148,44 +141,44 @@ constexpr auto kAdd = [](Quick* quick, const Device* device, double start_clk)
 
 }  // namespace
 
-void Launch::add_quick(const Figures& figures, const std::vector<int64_t>& rows, std::vector<double>& clocks,
+void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& rows, std::vector<double>& clocks,
                        std::vector<double>& joules) const {
-    if (!counted_) {
+    if (!counted) {
         for (size_t place = 0; place < rows.size(); place++)
-            if (performed(rows[place])) clocks[place] = clocks[place] + start_clk_;
+            if (performed[size_t(rows[place])]) clocks[place] = clocks[place] + start_clk;
         return;
     }
     const auto value = [&](int64_t loop, size_t offset, int64_t row) {
-        return kept_given_ ? given_(kLoops + 2 * loop + int64_t(offset), row)
-                           : figures(size_t(3 + 2 * loop) + offset, row);
+        return given ? (*given)(kLoops + 2 * loop + int64_t(offset), row)
+                     : on_problem(size_t(3 + 2 * loop) + offset, row);
     };
-    Quick quick{};
+    Quick block{};
     size_t places[kLanes];
     int64_t lanes = 0;
     const auto flush = [&] {
-        ByCpu<kAdd>()(&quick, &device_, start_clk_);
-        for (int64_t i = 0; i < lanes; i++) clocks[places[i]] = quick.clocks[i];
+        ByCpu<kAdd>()(&block, &device, start_clk);
+        for (int64_t i = 0; i < lanes; i++) clocks[places[i]] = block.clocks[i];
         lanes = 0;
     };
     for (size_t place = 0; place < rows.size(); place++) {
         const int64_t row = rows[place];
-        if (!performed(row)) continue;
-        const double* const rates = quick_.data() + row;
-        const size_t step = size_t(configs());
-        const double number = blocks(figures, row);
+        if (!performed[size_t(row)]) continue;
+        const double* const rates = &quick(0, row);
+        const int64_t step = quick.row_step;
+        const double number = blocks(on_problem, row);
         double busiest = rates[0], alone = rates[step], trips = 0.0, dynamic = rates[2 * step] * number;
-        for (int64_t loop = 0; loop < loops_; loop++) {
-            const double* const of_loop = rates + size_t(3 * (loop + 1)) * step;
+        for (int64_t loop = 0; loop < loops; loop++) {
+            const double* const of_loop = rates + 3 * (loop + 1) * step;
             const double total = value(loop, 0, row), depth = value(loop, 1, row);
             trips = trips + depth;
             busiest = busiest + of_loop[0] * depth;
             alone = alone + of_loop[step] * depth;
             dynamic = dynamic + of_loop[2 * step] * total;
         }
-        quick.blocks[lanes] = number, quick.resident[lanes] = geometry_(0, row),
-        quick.prefetch[lanes] = geometry_(2, row);
-        quick.busiest[lanes] = busiest, quick.alone[lanes] = alone, quick.trips[lanes] = trips;
-        quick.clocks[lanes] = clocks[place];
+        block.blocks[lanes] = number, block.resident[lanes] = geometry(0, row),
+        block.prefetch[lanes] = geometry(2, row);
+        block.busiest[lanes] = busiest, block.alone[lanes] = alone, block.trips[lanes] = trips;
+        block.clocks[lanes] = clocks[place];
         joules[place] = joules[place] + dynamic;
         places[lanes++] = place;
         if (lanes == kLanes) flush();
@@ -195,24 +188,9 @@ void Launch::add_quick(const Figures& figures, const std::vector<int64_t>& rows,
 
 namespace {
 
-void checked_launch_times(const Demand& demand, const Device& device, int64_t loops,
-                          Array<const int64_t, 1> variants_of, Array<const double, 2> work_of,
-                          Array<double, 2> pipe_clk_of, Array<double, 2> times_of) {
-    const Row<const int64_t> variants(variants_of);
-    const Table<const double> work(work_of);
-    const Table<double> pipe_clk(pipe_clk_of), times(times_of);
-    const int64_t count = variants.size;
-    require(loops >= 0 && loops < demand.terms && work.rows >= kLoops + 2 * loops && work.columns == count &&
-                pipe_clk.rows == kPipes && pipe_clk.columns == count && times.rows == kTimes &&
-                times.columns == count && all_within(variants, 0, demand.variants),
-            "launches: expected variants of the demand, and as many columns everywhere");
-    launch_times(demand, device, loops, variants, work, pipe_clk, times);
-}
-
-}  // namespace
-
-void bind_launches(nb::module_& module) {
-    const auto exact = [] { return nb::arg().noconvert(); };
+const Binding kBinding([](nb::module_& module) {
+    nb::class_<Access>(module, "Access")
+        .def(nb::init<Row<const int64_t>, Table<const uint8_t>, Row<const int64_t>, Row<const uint8_t>>());
     nb::class_<Device>(module, "Device")
         .def("__init__",
              [](Device* self, double clock_hz, double sms, double l2_bytes, double dram_byte_s, double memory_clk,
@@ -220,16 +198,24 @@ void bind_launches(nb::module_& module) {
                  new (self) Device{clock_hz,       sms,     l2_bytes,  dram_byte_s, memory_clk, l2_clk_per_sector,
                                    l2_latency_clk, few_f64, core_time, dram_time};
              });
-    nb::class_<Demand>(module, "Demand").def(nb::init<Demand::Rates, bool, bool>(), exact(), nb::arg(), nb::arg());
+    nb::class_<Demand>(module, "Demand").def(nb::init<Demand::Rates, bool, bool>());
     nb::class_<Launch>(module, "Launch")
-        .def(nb::init<nb::object, nb::object, nb::object, nb::object, int64_t, nb::list, nb::list,
-                      Array<const int64_t, 1>, Array<const bool, 1>, Array<const double, 2>, Demand::Rates, double,
-                      bool, std::optional<Array<const double, 2>>>(),
-             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), exact(), exact(), exact(),
-             exact(), nb::arg(), nb::arg(), nb::arg().none().noconvert());
-    module.def("launch_times", &checked_launch_times, nb::arg(), nb::arg(), nb::arg(), exact(), exact(), exact(),
-               exact());
-    module.def("round_clk", &round_clk);
+        .def(nb::init<Space&, const Access&, const Demand&, const Device&, int64_t, const std::vector<nb::object>&,
+                      const std::vector<std::tuple<nb::object, nb::object, double>>&, Row<const int64_t>,
+                      Row<const bool>, Table<const double>, Table<const double>, double, bool,
+                      std::optional<Table<const double>>>(),
+             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
+             nb::keep_alive<1, 11>(), nb::keep_alive<1, 12>(), nb::keep_alive<1, 15>());
+    module.def("launch_times", [](const Demand& demand, const Device& device, int64_t loops,
+                                  const Row<const int64_t>& variants, const Table<const double>& work,
+                                  const Table<double>& pipe_clk, const Table<double>& times) {
+        const int64_t count = variants.size;
+        require(loops >= 0 && loops < demand.terms && work.rows >= kLoops + 2 * loops && work.columns == count &&
+                    pipe_clk.rows == kPipes && pipe_clk.columns == count && times.rows == kTimes &&
+                    times.columns == count && all_within(variants, 0, demand.variants),
+                "launches: expected variants of the demand, and as many columns everywhere");
+        launch_times(demand, device, loops, variants, work, pipe_clk, times);
+    });
     for (const auto& [name, value] : {std::pair{"LAUNCH_S", kLaunchS},
                                       {"START_S", kStartS},
                                       {"BARRIER_CLK", kBarrierClk},
@@ -237,6 +223,7 @@ void bind_launches(nb::module_& module) {
                                       {"SCHEDULERS", kSchedulers},
                                       {"OVERLAP", kOverlap}})
         module.attr(name) = value;
-}
+});
 
+}  // namespace
 }  // namespace kernrec::query

@@ -16,13 +16,14 @@ class LearnedModel {
         std::vector<float> features;
     };
 
-    // layers: one tuple per model: `FeaturePlan`, features of each config that depend on tunables, `Extent`, trees of
-    // the latency, trees of the power (None: not learned).
-    // different_gpu: whether each model's trees are for GPUs without measurements.
+    // A model: `FeaturePlan`, features of each config that depend on tunables, `Extent`, trees of the latency, trees of
+    // the power (null: not learned), and whether the trees are for GPUs without measurements.
+    using Layer = std::tuple<const FeaturePlan*, Table<const float>, const Extent*, const Trees*, const Trees*, bool>;
+
     // bounded: whether the physical limits `bandwidth` and `boost_hz` bound the corrections by trees for such GPUs.
     // row_kinds: kind of rows of each config. half_widths: of the intervals of latency and energy, (kinds, 2).
-    LearnedModel(nb::list layers, std::vector<bool> different_gpu, bool bounded, double bandwidth, double boost_hz,
-                 double source, double widest, std::vector<int64_t> row_kinds, Array<const double, 2> half_widths);
+    LearnedModel(std::vector<Layer> layers, bool bounded, double bandwidth, double boost_hz, double source,
+                 double widest, std::vector<int64_t> row_kinds, const Table<const double>& half_widths);
 
     // Predict the corrections of configs from the inputs in `quantities` (Q, N).
     Prediction predict(const Table<double>& quantities, const std::vector<int64_t>& configs) const;
@@ -30,20 +31,11 @@ class LearnedModel {
     // data, the interval also covers the analytical model's error (kernrec/model/learn/conformal.py).
     double half_width(int64_t row_kind, size_t quantity, double distance) const;
 
-    int64_t features() const { return layers_.back().of_space.columns; }
     int64_t row_kind(int64_t config) const { return row_kinds_[size_t(config)]; }
     int64_t configs() const { return int64_t(row_kinds_.size()); }
     double source() const { return source_; }
 
   private:
-    struct Layer {
-        nb::object kept[5];
-        const FeaturePlan* plan;
-        Table<const float> of_space;
-        const Extent* extent;
-        const Trees *latency, *power;
-        bool different_gpu;
-    };
     std::vector<Layer> layers_;
     bool bounded_;
     double bandwidth_, boost_hz_, source_;

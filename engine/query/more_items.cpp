@@ -93,19 +93,19 @@ double ItemPoints::seconds(double own_s, const double* bounds, const Row<const d
 MoreItems::MoreItems(const std::vector<double>& flat, int64_t problems, int64_t alone, int64_t together,
                      int64_t farthest) {
     require(problems > 0 && !flat.empty() && int64_t(flat.size()) % problems == 0, "sizes: expected some per problem");
-    columns_ = int64_t(flat.size()) / problems;
-    require(alone < columns_ && together < columns_ && farthest > 0, "items: expected a dimension of the problems");
+    dims = int64_t(flat.size()) / problems;
+    require(alone < dims && together < dims && farthest > 0, "items: expected a dimension of the problems");
     for (int64_t problem = 0; problem < problems; problem++) {
-        const double* const sizes = flat.data() + problem * columns_;
-        const int64_t place = sizes[0] > 1.0 ? together : alone;
-        starts_.push_back(int64_t(rows_.size()) / columns_);
-        rows_.insert(rows_.end(), sizes, sizes + columns_);
-        points_.emplace_back();
+        const double* const own = flat.data() + problem * dims;
+        const int64_t place = own[0] > 1.0 ? together : alone;
+        starts.push_back(int64_t(rows.size()) / dims);
+        rows.insert(rows.end(), own, own + dims);
+        points.emplace_back();
         if (place < 0) continue;
-        require(sizes[place] >= 1.0 && sizes[place] < 9e15, "items: expected at least one");
-        for (const int64_t number : points_.back().emplace(int64_t(sizes[place]), farthest).numbers) {
-            rows_.insert(rows_.end(), sizes, sizes + columns_);
-            rows_[rows_.size() - size_t(columns_ - place)] = double(number);
+        require(own[place] >= 1.0 && own[place] < 9e15, "items: expected at least one");
+        for (const int64_t number : points.back().emplace(int64_t(own[place]), farthest).numbers) {
+            rows.insert(rows.end(), own, own + dims);
+            rows[rows.size() - size_t(dims - place)] = double(number);
         }
     }
 }
@@ -115,30 +115,27 @@ namespace {
 // Predicted seconds of N problems in S backends.
 class BackendTimes {
   public:
-    // overheads_of: seconds that each backend adds to the bound, (S,). math_share: fraction of `Bound::kMathS` below
+    // overheads: seconds that each backend adds to the bound, (S,). math_share: fraction of `Bound::kMathS` below
     // which no time is possible. sizes, work: range of the recorded sizes, and of log2(seconds of work) unless null.
     BackendTimes(const MoreItems& more, const Bound& bound, const TreeReader& reader,
-                 Array<const double, 1> overheads_of, double math_share, const Extent& sizes, const Extent* work)
+                 const Row<const double>& overheads, double math_share, const Extent& sizes, const Extent* work)
         : backends_(reader.backends()) {
         const int64_t count = bound.count;
-        const Row<const double> overheads(overheads_of), bounds = bound.row(Bound::kTotalS),
-                                                         math = bound.row(Bound::kMathS);
+        const Row<const double> bounds = bound.row(Bound::kTotalS), math = bound.row(Bound::kMathS);
         const Table<const double> features = bound.features();
         require(count == more.sizes().columns && overheads.size == backends_ && backends_ > 0,
                 "bound: expected one of each point, and a backend");
-        std::vector<double> base, least;
+        std::vector<double> base, least, room(size_t(backends_ * count));
         for (int64_t row = 0; row < backends_; row++)
             for (int64_t at = 0; at < count; at++) base.push_back(bounds[at] + overheads[row]);
         for (int64_t at = 0; at < count; at++) least.push_back(math_share > 0.0 ? math[at] * math_share : 0.0);
-        const TreeReader::Inputs inputs{
-            features, {base.data(), backends_, count, count, 1}, {least.data(), count}, kInfinity, std::nullopt};
-        std::vector<double> room(size_t(backends_ * count));
-        const Table<double> at_points(room.data(), backends_, count, count, 1);
+        const TreeReader::Inputs inputs{features, {base.data(), backends_, count}, least, kInfinity, {}};
+        const Table<double> at_points(room.data(), backends_, count);
         // A far point only matters if it is faster than the last near point. Other far points need no exact time.
         std::vector<TreeReader::Cell> near, far;
         const auto each = [&](auto apply) {
-            for (size_t i = 0; i < more.starts().size(); i++)
-                for (int64_t row = 0; row < backends_; row++) apply(row, more.starts()[i], more.points(i));
+            for (size_t i = 0; i < more.starts.size(); i++)
+                for (int64_t row = 0; row < backends_; row++) apply(row, more.starts[i], more.points[i]);
         };
         each([&](int64_t row, int64_t start, const auto& points) {
             for (int64_t at = start + (points ? 1 : 0); at <= start + (points ? 1 + int64_t(points->near) : 0); at++)
@@ -158,7 +155,7 @@ class BackendTimes {
                 !points ? *first
                         : points->seconds(bounds[start], &bounds[start + 1], {first + 1, count - start - 1, 1}));
         });
-        for (const int64_t start : more.starts()) {
+        for (const int64_t start : more.starts) {
             Problem problem{0.0, bound.row(Bound::kLaunchS)[start], bound.row(Bound::kWorkS)[start]};
             sizes.fill<double>({&features(bound.first_size, start), 1, bound.sizes, 0, features.row_step},
                                {&problem.distance, 1});
@@ -207,50 +204,43 @@ class BackendTimes {
     std::vector<Problem> problems_;
 };
 
-}  // namespace
-
-void bind_more_items(nb::module_& module) {
-    const auto exact = [] { return nb::arg().noconvert(); };
-    using View = nb::ndarray<nb::numpy, const double, nb::ndim<2>>;
+const Binding kBinding([](nb::module_& module) {
     nb::class_<Bound>(module, "Bound")
-        .def(
-            "__init__",
-            [](Bound* self, nb::object names, nb::object constants, Array<const double, 2> work_of,
-               Array<const double, 2> table_of, int64_t first_size, int64_t sizes) {
-                const Table<const double> work(work_of), table(table_of);
-                require(work.rows == Bound::kWorkRows && work.columns == table.columns && table.columns > 0 &&
-                            first_size >= 0 && sizes >= 0 && first_size + sizes <= table.rows,
-                        "bound: expected features of each problem");
-                new (self) Bound{names, constants, table.columns, first_size, sizes, {}, {}};
-                for (int64_t row = 0; row < work.rows; row++)
-                    for (int64_t i = 0; i < work.columns; i++) self->work.push_back(work(row, i));
-                for (int64_t row = 0; row < table.rows; row++)
-                    for (int64_t i = 0; i < table.columns; i++) self->table.push_back(table(row, i));
-            },
-            nb::arg(), nb::arg(), exact(), exact(), nb::arg(), nb::arg())
+        .def("__init__",
+             [](Bound* self, nb::object names, nb::object constants, const Table<const double>& work,
+                const Table<const double>& table, int64_t first_size, int64_t sizes) {
+                 require(work.rows == Bound::kWorkRows && work.columns == table.columns && table.columns > 0 &&
+                             first_size >= 0 && sizes >= 0 && first_size + sizes <= table.rows,
+                         "bound: expected features of each problem");
+                 new (self) Bound{names, constants, table.columns, first_size, sizes, copied(work), copied(table)};
+             })
         .def_ro("names", &Bound::names)
         .def_ro("constants", &Bound::constants)
         .def_ro("first_size", &Bound::first_size)
         .def_ro("sizes", &Bound::sizes)
-        .def_prop_ro("work", [](const Bound& of) { return View(of.work.data(), {Bound::kWorkRows, size_t(of.count)}); })
+        .def_prop_ro(
+            "work",
+            [](const Bound& of) { return View<const double>(of.work.data(), {Bound::kWorkRows, size_t(of.count)}); })
         .def_prop_ro("table", [](const Bound& of) {
-            return View(of.table.data(), {of.table.size() / size_t(of.count), size_t(of.count)});
+            return View<const double>(of.table.data(), {of.table.size() / size_t(of.count), size_t(of.count)});
         });
     nb::class_<MoreItems>(module, "MoreItems")
         .def(nb::init<const std::vector<double>&, int64_t, int64_t, int64_t, int64_t>())
         .def_prop_ro("sizes",
                      [](const MoreItems& of) {
                          const Table<const double> all = of.sizes();
-                         return View(all.data, {size_t(all.rows), size_t(all.columns)}, {}, {1, all.rows});
+                         return View<const double>(all.data, {size_t(all.rows), size_t(all.columns)}, {},
+                                                   {1, all.rows});
                      })
-        .def_prop_ro("starts", [](const MoreItems& of) { return numpy(of.starts()); });
+        .def_prop_ro("starts", [](const MoreItems& of) { return numpy(of.starts); });
     nb::class_<BackendTimes>(module, "BackendTimes")
-        .def(nb::init<const MoreItems&, const Bound&, const TreeReader&, Array<const double, 1>, double, const Extent&,
+        .def(nb::init<const MoreItems&, const Bound&, const TreeReader&, Row<const double>, double, const Extent&,
                       const Extent*>(),
-             nb::arg(), nb::arg(), nb::arg(), exact(), nb::arg(), nb::arg(), nb::arg().none())
+             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
         .def_prop_ro("seconds", &BackendTimes::seconds)
         .def("of", &BackendTimes::of)
         .def("factors", &BackendTimes::factors);
-}
+});
 
+}  // namespace
 }  // namespace kernrec::query

@@ -29,24 +29,20 @@ class PowerLimits {
     // search: more properties of each clock in `table_hz`, (3, clocks): (boost clock / clock)^kOverlap, power without
     //     events (W), (core voltage / core voltage at the boost clock)^2.
     // first: column of each point's lowest clock in `table` and `search`, (P,).
-    PowerLimits(Array<const double, 2> limits_w, Array<const double, 2> highest, Array<const double, 1> highest_hz,
-                Array<const int64_t, 1> first, Array<const double, 2> table, Array<const double, 1> table_hz,
-                Array<const double, 2> search)
-        : kept_{limits_w, highest, table, search},
-          kept_rows_{highest_hz, table_hz},
-          limits_w_(limits_w),
+    PowerLimits(const Table<const double>& limits_w, const Table<const double>& highest,
+                const Row<const double>& highest_hz, const Row<const int64_t>& first, const Table<const double>& table,
+                const Row<const double>& table_hz, const Table<const double>& search)
+        : limits_w_(limits_w),
           highest_(highest),
           table_(table),
           search_(search),
           highest_hz_(highest_hz),
           table_hz_(table_hz),
-          first_(copied(Row<const int64_t>(first))) {
-        const int64_t points = limits_w_.rows;
-        require(highest_.rows == 4 && highest_.columns == points && highest_hz_.size == points &&
-                    int64_t(first_.size()) == points && table_.rows == 4 && search_.rows == 3 &&
-                    table_.columns == table_hz_.size && search_.columns == table_hz_.size && search_.step == 1 &&
-                    table_.step == 1 && table_hz_.step == 1 && limits_w_.columns > 0 &&
-                    all_within(Row<const int64_t>(first), 0, table_hz_.size - kClocks + 1),
+          first_(first) {
+        require(highest.rows == 4 && highest.columns == points() && highest_hz.size == points() &&
+                    first.size == points() && table.rows == 4 && search.rows == 3 && table.columns == table_hz.size &&
+                    search.columns == table_hz.size && search.step == 1 && table.step == 1 && table_hz.step == 1 &&
+                    limits_w.columns > 0 && all_within(first, 0, table_hz.size - kClocks + 1),
                 "limits: expected as many points everywhere, and the clocks below each");
     }
 
@@ -59,16 +55,15 @@ class PowerLimits {
         limit(points(), launches, result.data());
         return result;
     }
-    nb::object costs_array(Array<const double, 2> launches) const {
-        return numpy<double, 3>(costs(Table<const double>(launches)),
-                                {size_t(kCostRows), size_t(points()), launches.shape(1)});
+    nb::object costs_array(const Table<const double>& launches) const {
+        return numpy<double, 3>(costs(launches), {size_t(kCostRows), size_t(points()), size_t(launches.columns)});
     }
     int64_t points() const { return limits_w_.rows; }
     // Return the latency of a single launch at the first operating point.
     double latency_s(const std::vector<double>& launch) const {
         require(points() > 0 && limits_w_.columns == 1 && launch.size() == 5, "launch: expected five figures");
         double costs[kCostRows];
-        limit(1, {launch.data(), 5, 1, 1, 1}, costs);
+        limit(1, {launch.data(), 5, 1}, costs);
         return costs[kLatencyS];
     }
 
@@ -131,7 +126,7 @@ class PowerLimits {
             costs[kRegime][i] = block.over[i] > 0.0 ? kCapped : regime;
         }
         if (*std::max_element(block.over, block.over + kLanes) == 0.0) return;
-        find_clocks(first_[size_t(p)], block);
+        find_clocks(first_[p], block);
         Lanes rates[4];  // column of `highest` or `table` of each launch
         const auto select = [&](const double* at_clock, double at_highest, Lanes& selected) {
             for (int64_t i = 0; i < kLanes; i++)
@@ -180,12 +175,23 @@ class PowerLimits {
         std::copy_n(clocks, kLanes, block.clocks);
     }
 
-    Array<const double, 2> kept_[4];  // keep Python's arrays alive
-    Array<const double, 1> kept_rows_[2];
     Table<const double> limits_w_, highest_, table_, search_;
     Row<const double> highest_hz_, table_hz_;
-    std::vector<int64_t> first_;
+    Row<const int64_t> first_;
 };
+
+const Binding kBinding([](nb::module_& module) {
+    using Doubles = Table<const double>;
+    nb::class_<PowerLimits>(module, "PowerLimits")
+        .def(nb::init<Doubles, Doubles, Row<const double>, Row<const int64_t>, Doubles, Row<const double>, Doubles>(),
+             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
+             nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>())
+        .def("latency_s", &PowerLimits::latency_s)
+        .def("costs", &PowerLimits::costs_array);
+    module.attr("CLOCKS") = kClocks;
+    module.attr("RESTING") = kResting;
+    module.attr("CAPPED") = kCapped;
+});
 
 }  // namespace
 
@@ -193,20 +199,6 @@ std::vector<double> limited_costs(nb::handle limits, const Table<const double>& 
     const PowerLimits& power = nb::cast<const PowerLimits&>(limits);
     require(power.points() == points, "limits: expected as many operating points");
     return power.costs(launches);
-}
-
-void bind_power_limits(nb::module_& module) {
-    const auto exact = [] { return nb::arg().noconvert(); };
-    using Doubles = Array<const double, 2>;
-    using Row_ = Array<const double, 1>;
-    nb::class_<PowerLimits>(module, "PowerLimits")
-        .def(nb::init<Doubles, Doubles, Row_, Array<const int64_t, 1>, Doubles, Row_, Doubles>(), exact(), exact(),
-             exact(), exact(), exact(), exact(), exact())
-        .def("latency_s", &PowerLimits::latency_s)
-        .def("costs", &PowerLimits::costs_array, exact());
-    module.attr("CLOCKS") = kClocks;
-    module.attr("RESTING") = kResting;
-    module.attr("CAPPED") = kCapped;
 }
 
 }  // namespace kernrec::query

@@ -78,81 +78,66 @@ struct Products {
     double launch_s;       // seconds of an empty launch
     double working_sets;   // copies of the weights in the timed loop
     double transposed_a, transposed_b;  // 1 if the operand is stored transposed, or else 0
-    double wave_tiles[2][kWaves];
-    std::vector<double> tiles;  // rows, then columns
-    int64_t tile_count = 0, tile_rows = 0;
     double fill_s;  // seconds to fill a tile's pipeline and write its results
     // On tensor cores: bytes per second at which an SM reads operands.
     double read_rate = 0.0;
     // Without tensor cores: tiles of single matmuls start at `kTimed`, and tiles of batched matmuls at `batched`.
-    int64_t batched = 0;
-    double element_bytes = 0.0, simt_dram = 0.0;
-    bool reread = false;     // whether operands beyond L2 are read again
-    double strided_k = 0.0;  // length in `kStrided`; 0 if distant rows do not slow down DRAM
-    double slower = 0.0;     // relative slowdown at the clock under the power limit
-    bool alone = false;      // whether calls were timed one at a time
+    // strided_k: length in `kStrided`; 0 if distant rows do not slow down DRAM. slower: relative slowdown at the clock
+    // under the power limit. reread: 1 if operands beyond L2 are read again, or else 0. alone: 1 if calls were timed
+    // one at a time, or else 0.
+    double batched = 0.0, element_bytes = 0.0, simt_dram = 0.0, strided_k = 0.0, slower = 0.0, reread = 0.0,
+           alone = 0.0;
 
+    std::vector<double> tiles, wave_tiles;  // rows, then columns
+    int64_t tile_count, tile_rows;
     nb::object names, constants;  // of the features
 
     double tile(int64_t row, int64_t t) const { return tiles[size_t(row * tile_count + t)]; }
 
-    Products(const std::vector<double>& figures, Array<const double, 2> wave_tiles_of, nb::object names_of,
-             nb::object constants_of)
-        : names(names_of), constants(constants_of) {
-        require(figures.size() == 13, "figures: expected thirteen");
+    // figures: the numbers above, in their order; without tensor cores from `batched` on instead of `read_rate`.
+    Products(const std::vector<double>& figures, const Table<const double>& tiles_of, const Table<const double>& waves,
+             nb::object names_of, nb::object constants_of)
+        : tiles(copied(tiles_of)),
+          wave_tiles(copied(waves)),
+          tile_count(tiles_of.columns),
+          tile_rows(tiles_of.rows),
+          names(names_of),
+          constants(constants_of) {
+        const bool tensor = tile_rows == kTensorRows;
+        require(figures.size() == (tensor ? 15 : 21) && (tensor || tile_rows == kSimtRows) && tile_count > kTimed &&
+                    waves.rows == 2 && waves.columns == kWaves,
+                "products: expected the figures and tiles of either kind");
         const double* next = figures.data();
         for (double* figure : {&a_bytes, &b_bytes, &c_bytes, &peak_flops, &bandwidth, &dram, &l2, &l2_bytes, &sms,
-                               &launch_s, &working_sets, &transposed_a, &transposed_b})
+                               &launch_s, &working_sets, &transposed_a, &transposed_b, &fill_s})
             *figure = *next++;
-        const Table<const double> waves(wave_tiles_of);
-        require(waves.rows == 2 && waves.columns == kWaves, "wave_tiles: expected (2, 6)");
-        for (int64_t row = 0; row < 2; row++)
-            for (int64_t wave = 0; wave < kWaves; wave++) wave_tiles[row][wave] = waves(row, wave);
-    }
-
-    void set_tiles(const Table<const double>& table, int64_t rows) {
-        require(table.rows == rows && table.columns > kTimed, "tiles: expected the rows of their kind");
-        tile_rows = rows, tile_count = table.columns;
-        tiles.clear();
-        for (int64_t row = 0; row < rows; row++)
-            for (int64_t t = 0; t < tile_count; t++) tiles.push_back(table(row, t));
-    }
-
-    void set_tensor_tiles(Array<const double, 2> table, double read_rate_of, double fill_s_of) {
-        set_tiles(table, kTensorRows);
-        read_rate = read_rate_of, fill_s = fill_s_of;
-    }
-
-    void set_simt_tiles(Array<const double, 2> table, int64_t batched_from, double fill_s_of, double element_bytes_of,
-                        double dram_of, bool reread_of, double strided_k_of, double slower_of, bool alone_of) {
-        set_tiles(table, kSimtRows);
-        require(batched_from > kTimed && batched_from < tile_count, "batched: expected tiles of both kinds");
-        batched = batched_from, fill_s = fill_s_of, element_bytes = element_bytes_of, simt_dram = dram_of;
-        reread = reread_of, strided_k = strided_k_of, slower = slower_of, alone = alone_of;
+        if (tensor) {
+            read_rate = *next;
+            return;
+        }
+        for (double* figure : {&batched, &element_bytes, &simt_dram, &strided_k, &slower, &reread, &alone})
+            *figure = *next++;
+        require(batched > kTimed && batched < double(tile_count), "batched: expected tiles of both kinds");
     }
 
     // Return the bound of matmuls with these sizes, (kSizes, N).
     Bound bound(const Table<const double>& sizes) const {
-        require(sizes.rows == kSizes && sizes.columns > 0 && tile_count > 0, "sizes: expected (4, N)");
+        require(sizes.rows == kSizes && sizes.columns > 0, "sizes: expected (4, N)");
         const int64_t count = sizes.columns;
         Bound result{names, constants, count, kFirstSize, kSizes, {}, {}};
         result.work.resize(size_t(kWorkRows * count)), result.table.resize(size_t(kFigures * count));
-        const Table<double> work(result.work.data(), kWorkRows, count, count, 1),
-            figures(result.table.data(), kFigures, count, count, 1);
-        (this->*(kAvx2 ? &Products::fill_avx2 : &Products::fill_plain))(sizes, work, figures);
+        const Table<double> work(result.work.data(), kWorkRows, count), figures(result.table.data(), kFigures, count);
+        ByCpu<kFill>()(this, sizes, work, figures);
         return result;
     }
 
   private:
-    void fill_plain(const Table<const double>& sizes, const Table<double>& work, const Table<double>& figures) const {
-        fill_inline(sizes, work, figures);
-    }
-    KERNREC_AVX2 void fill_avx2(const Table<const double>& sizes, const Table<double>& work,
-                                const Table<double>& figures) const {
-        fill_inline(sizes, work, figures);
-    }
-    KERNREC_INLINE void fill_inline(const Table<const double>& sizes, const Table<double>& work,
-                                    const Table<double>& figures) const {
+    static constexpr auto kFill =
+        [](const auto* products, Table<const double> sizes, Table<double> work, Table<double> figures)
+            __attribute__((always_inline)) { products->fill(sizes, work, figures); };
+
+    KERNREC_INLINE void fill(const Table<const double>& sizes, const Table<double>& work,
+                             const Table<double>& figures) const {
         std::vector<double> seconds(static_cast<size_t>(tile_count));
         for (int64_t i = 0; i < sizes.columns; i++) {
             fill_work(sizes, work, i);
@@ -211,7 +196,7 @@ struct Products {
         const double beyond_l2 = minimum(maximum(operands / l2_bytes - 1.0, 0.0), 1.0);
         const double strided = strided_k > 0.0 ? kStrided + std::pow(k / strided_k, kStridedPower) : 1.0;
         const bool many = sizes(kBatch, i) > 1.0;
-        const int64_t first_used = many ? batched : kTimed, end_used = many ? tile_count : batched;
+        const int64_t first_used = many ? int64_t(batched) : kTimed, end_used = many ? tile_count : int64_t(batched);
         double best_s = kInfinity;
         for (int64_t t = 0; t < end_used; t++) {
             if (t == kTimed) t = first_used;
@@ -231,7 +216,7 @@ struct Products {
             const double math_s = math_seconds(filled < 1.0 ? std::pow(filled, kFewWarps) : 1.0);
             const double read = launched * (rows + across) * element_bytes * depth;
             double again = 0.0;
-            if (reread) {
+            if (reread > 0.0) {
                 // Bytes of the operands in use at one time; L2 may hold only a part of them.
                 const double in_use = sms * resident * (rows + across) * element_bytes * 4096.0;
                 again = beyond_l2 * (1.0 - minimum(l2_bytes / in_use, 1.0));
@@ -248,7 +233,7 @@ struct Products {
             if (t < kTimed) seconds[size_t(t)] = tile_s;
             else best_s = minimum(best_s, tile_s);
         }
-        const double held = alone ? std::pow(best_s / (best_s + kThermalS), kThermalPower) : 1.0;
+        const double held = alone > 0.0 ? std::pow(best_s / (best_s + kThermalS), kThermalPower) : 1.0;
         const double sustained_s = best_s * (1.0 + held * slower);
         work(kTilesS, i) = best_s;
         work(kWorkS, i) = sustained_s;
@@ -260,6 +245,9 @@ struct Products {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
         const double total = work(kTotalS, i), best_s = work(kTilesS, i);
         auto figure = [&](int64_t row) -> double& { return figures(row, i); };
+        const auto waved = [&](int64_t wave) __attribute__((always_inline)) {
+            return batch * std::ceil(m / wave_tiles[size_t(wave)]) * std::ceil(n / wave_tiles[size_t(kWaves + wave)]);
+        };
         figure(kShares) = maximum(best_s / total, kLeastShare);
         figure(kShares + 1) = maximum(work(kMemoryS, i) / total, kLeastShare);
         figure(kShares + 2) = maximum(work(kFlopsS, i) / total, kLeastShare);
@@ -274,15 +262,14 @@ struct Products {
         figure(kAreas + 1) = m * k;
         figure(kAreas + 2) = n * k;
         for (int64_t wave = 0; wave < kWaves; wave++) {
-            const double launched = batch * std::ceil(m / wave_tiles[0][wave]) * std::ceil(n / wave_tiles[1][wave]);
+            const double launched = waved(wave);
             figure(kFirstWaves + wave) = launched / sms;
             figure(kFull + wave) = launched / (std::ceil(launched / sms) * sms);
         }
         for (int64_t square = 0; square < 2; square++) {
             const int64_t wave = kSquares[square];
-            const double area = wave_tiles[0][wave] * wave_tiles[1][wave];
-            const double launched = batch * std::ceil(m / wave_tiles[0][wave]) * std::ceil(n / wave_tiles[1][wave]);
-            figure(kFilled + square) = m * n / (launched / batch * area);
+            const double area = wave_tiles[size_t(wave)] * wave_tiles[size_t(kWaves + wave)];
+            figure(kFilled + square) = m * n / (waved(wave) / batch * area);
         }
         for (int64_t t = 0; t < kTimed; t++)
             figure(kFirstTime + t) = (seconds[size_t(t)] < kInfinity ? seconds[size_t(t)] : best_s) / total;
@@ -299,24 +286,18 @@ struct Products {
     }
 };
 
-}  // namespace
-
-void bind_products(nb::module_& module) {
-    const auto exact = [] { return nb::arg().noconvert(); };
+const Binding kBinding([](nb::module_& module) {
     nb::class_<Products>(module, "Products")
-        .def(nb::init<const std::vector<double>&, Array<const double, 2>, nb::object, nb::object>(), nb::arg(), exact(),
-             nb::arg(), nb::arg())
-        .def("set_tensor_tiles", &Products::set_tensor_tiles, exact(), nb::arg(), nb::arg())
-        .def("set_simt_tiles", &Products::set_simt_tiles, exact(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-             nb::arg(), nb::arg(), nb::arg(), nb::arg())
+        .def(nb::init<const std::vector<double>&, Table<const double>, Table<const double>, nb::object, nb::object>())
         .def("bound", [](const Products& self, const MoreItems& more) { return self.bound(more.sizes()); })
-        .def("bound", [](const Products& self, Array<const double, 2> sizes) { return self.bound(sizes); }, exact());
+        .def("bound", &Products::bound);
     module.attr("PRODUCT_FIGURES") = int(kFigures);
     module.attr("TIMED_TILES") = kTimed;
     module.attr("WAVE_TILES") = kWaves;
     module.attr("LEAST_SHARE") = kLeastShare;
     module.attr("LEAST_SIZE") = kLeastSize;
     module.attr("FULL_WARPS") = kFullWarps;
-}
+});
 
+}  // namespace
 }  // namespace kernrec::query

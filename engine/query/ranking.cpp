@@ -19,6 +19,10 @@ constexpr int64_t kAnalytical[] = {costs::kLatencyS, costs::kEnergyJ, costs::kPo
 // A predicted time that is below the bound by more than this factor is rejected instead of corrected.
 constexpr double kRefused = 2.0;
 constexpr double kWorthNoting = 1.05;  // a note reports times that were raised by more than this factor
+// A power limit is the bottleneck if it lowers the clock below this fraction of the boost clock.
+constexpr double kHeld = 0.95;
+// Indices in `RESOURCES` of kernrec/model/analytical/launch_time.py, followed by the power limit.
+constexpr int64_t kDram = kPipes + 2, kLaunchOverhead = kPipes + 3, kPowerLimit = kPipes + 4;
 // Standard deviations added to the expected cost of an unmeasured kernel when it is compared with a measured kernel.
 // The unmeasured kernel ranks first only if it is faster with a probability of 90 %.
 constexpr double kCertain = 1.28;
@@ -49,8 +53,7 @@ std::vector<uint8_t> promising(const double* latency, const double* energy, cons
     return marks;
 }
 
-}  // namespace
-
+// Return the fastest reference learned on the GPU, or else the fastest transferred one.
 Reference fastest_reference(const std::vector<Reference>& references) {
     std::vector<const Reference*> alike;
     for (const Reference& each : references)
@@ -81,6 +84,8 @@ Reference fastest_reference(const std::vector<Reference>& references) {
     return {first->latency_s * std::exp(lag), std::sqrt(variance), first->transferred, alike[heaviest]->origin};
 }
 
+// Return the shrinkage of a kernel whose best config is predicted to take `best_s`. whole: standard deviation of the
+// prediction's error.
 Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference) {
     if (reference.origin == Reference::kNone) return {reference, 0.0, 1.0, whole};
     const double own = std::sqrt(std::max(whole * whole - kAmongKernels * kAmongKernels, 0.25 * whole * whole));
@@ -89,67 +94,70 @@ Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference) 
     return {reference, std::max(std::log(reference.latency_s / best_s), 0.0), share, own * std::sqrt(share)};
 }
 
-Ranking::Ranking(nb::object costs, nb::list kernels, std::vector<double> limits_w, std::vector<double> highest_hz,
-                 std::vector<bool> is_default, nb::object others, nb::object fallback, std::vector<double> figures,
-                 Array<const double, 3> kinds, bool whole, nb::object measure_with)
-    : kept_costs_(costs),
-      others_(others),
-      fallback_(fallback),
-      kept_kernels_(kernels),
-      costs_(&nb::cast<Costs&>(costs)),
-      count_(costs_->count()),
-      points_(costs_->points()),
-      limits_w_(std::move(limits_w)),
-      highest_hz_(std::move(highest_hz)),
-      is_default_(std::move(is_default)),
-      kept_figures_(std::move(figures)),
-      whole_(whole) {
-    problems_ = int64_t(kept_figures_.size()) / kFigures;
-    figures_ = {kept_figures_.data(), problems_, kFigures, kFigures, 1};
-    require(points_ > 0 && int64_t(limits_w_.size()) == points_ && int64_t(highest_hz_.size()) == points_ &&
-                int64_t(is_default_.size()) == points_,
+}  // namespace
+
+Ranking::Ranking(Costs& costs_of, const std::vector<Arguments>& kernels_of, std::vector<double> limits,
+                 std::vector<double> highest, std::vector<bool> defaults, nb::handle others, nb::handle fallback,
+                 std::vector<double> figures_of, const Array<const double, 3>& kinds_of, bool whole,
+                 nb::handle measure_with)
+    : costs(costs_of),
+      count(costs.count),
+      points(costs.points),
+      problems(int64_t(figures_of.size()) / kFigures),
+      limits_w(std::move(limits)),
+      highest_hz(std::move(highest)),
+      is_default(std::move(defaults)),
+      figures(std::move(figures_of)),
+      whole(whole),
+      risk(size_t(count)),
+      violations(size_t(problems)) {
+    require(points > 0 && int64_t(limits_w.size()) == points && int64_t(highest_hz.size()) == points &&
+                int64_t(is_default.size()) == points,
             "points: expected a limit of each operating point");
-    require(kernels.size() == costs_->parts().size() && kept_figures_.size() % kFigures == 0,
-            "kernels: expected all kernels");
-    require(kinds.shape(0) == 2 && kinds.shape(1) == EstimateKind::kFigures && kinds.shape(2) > 0,
-            "kinds: expected figures of both quantities");
-    for (const nb::handle each : kernels) add_kernel(nb::cast<nb::tuple>(each), kernels_.size());
-    violations_.resize(size_t(problems_));
+    require(kernels_of.size() == costs.parts.size() && figures.size() % kFigures == 0, "kernels: expected all kernels");
+    for (const Arguments& each : kernels_of) add_kernel(each);
     // Row 0 contains latencies. `score` also reads the rows after it.
-    if (!fallback.is_none()) default_s_ = limited_costs(fallback, costs_->nominal(0, count_), 1);
-    for (Kernel& kernel : kernels_)
+    if (!fallback.is_none()) default_s = limited_costs(fallback, costs.nominal(0, count), 1);
+    for (Kernel& kernel : kernels)
         if (kernel.model != nullptr && !kernel.part->rows.empty()) score(kernel);
-    if (points_ > 1) sweep();
-    add_kinds(kinds);
-    copy_predictions();
-    for (int64_t problem = 0; problem < problems_; problem++) {
-        Violations& all = violations_[size_t(problem)];
-        for (const Segment& own : segments({problem, 0, int64_t(kernels_.size()), 0, points_})) {
-            const Violations here = enforce(own.first, own.first + own.size, problem, nullptr, nullptr, nullptr);
+    if (points > 1) sweep(others);
+    add_kinds(kinds_of);
+    // Copy the analytical model's predictions at all operating points.
+    const int64_t further = (points - 1) * int64_t(swept.size());
+    estimates = count + further;
+    values.reserve(size_t(3 * estimates)), kind_numbers.assign(size_t(2 * estimates), kAnalyticalKind);
+    for (const int64_t row : kAnalytical) {
+        const double *const first = costs.limited.data() + row * count, *const more =
+                                                                            swept_costs.data() + row * further;
+        values.insert(values.end(), first, first + count), values.insert(values.end(), more, more + further);
+    }
+    for (int64_t problem = 0; problem < problems; problem++) {
+        Violations& all = violations[size_t(problem)];
+        for (const Kernel& kernel : kernels) {
+            const Violations here = enforce(kernel.first(problem), kernel.first(problem + 1), problem, nullptr, {}, {});
             if (here.refused > 0 && (all.refused == 0 || here.first_point < all.first_point))
                 all.seconds = here.seconds, all.least_s = here.least_s, all.first_point = here.first_point;
             all.refused += here.refused, all.raised += here.raised, all.any = all.any || here.any;
         }
     }
-    for (size_t number = 0; number < kernels_.size(); number++) {
-        Kernel& kernel = kernels_[number];
+    for (size_t number = 0; number < kernels.size(); number++) {
+        Kernel& kernel = kernels[number];
         if (kernel.part->rows.empty() || (kernel.model == nullptr && kernel.most_measured == 0)) continue;
         // Keep the costs before the corrections if `enforce` changed costs of the analytical model.
         std::vector<double> before;
         std::vector<int32_t> kinds_before;
-        if (std::any_of(violations_.begin(), violations_.end(), [](const Violations& each) { return each.any; }))
-            std::tie(before, kinds_before) = copied_costs<int32_t>(
-                0, points_, kernel.part->first, kernel.part->first + int64_t(kernel.part->rows.size()));
+        if (std::any_of(violations.begin(), violations.end(), [](const Violations& each) { return each.any; }))
+            std::tie(before, kinds_before) =
+                copied_costs<int32_t>(0, points, kernel.part->first, kernel.part->first + kernel.part->size());
         if (kernel.model != nullptr) correct(kernel);
         if (kernel.most_measured > 0) measure(kernel, number, measure_with);
-        for (int64_t problem = 0; problem < problems_; problem++)
+        for (int64_t problem = 0; problem < problems; problem++)
             kernel.violations[size_t(problem)] =
-                enforce(kernel.first(problem), kernel.first(problem + 1), problem, &kernel, &before, &kinds_before);
+                enforce(kernel.first(problem), kernel.first(problem + 1), problem, &kernel, before, kinds_before);
     }
-    risk_.resize(size_t(count_));
-    for (int64_t problem = 0; problem < problems_; problem++) {
+    for (int64_t problem = 0; problem < problems; problem++) {
         compare_with_references(problem);
-        for (Kernel& kernel : kernels_) set_risk(kernel, problem);
+        for (Kernel& kernel : kernels) set_risk(kernel, problem);
     }
 }
 
@@ -166,65 +174,50 @@ std::pair<std::vector<double>, std::vector<T>> Ranking::copied_costs(int64_t fir
     return copied;
 }
 
-nb::tuple Ranking::costs(int64_t problem, int64_t first_point, int64_t end_point, int64_t first, int64_t end) const {
-    require(problem >= 0 && problem < problems_ && first_point >= 0 && first_point <= end_point &&
-                end_point <= points_ && first >= 0 && first <= end && end <= count_,
-            "costs: expected points and candidates");
-    auto [values, kinds] = copied_costs<int32_t>(first_point, end_point, first, end);
-    const size_t points = size_t(end_point - first_point), size = size_t(end - first);
-    std::vector<double> lows;
-    for (int64_t point = first_point; point < end_point; point++)
-        for (int64_t place = first; place < end; place++) lows.push_back(low_s(problem, point, place));
-    return nb::make_tuple(numpy<double, 3>(std::move(values), {3, points, size}),
-                          numpy<int32_t, 3>(std::move(kinds), {2, points, size}),
-                          numpy<double, 2>(std::move(lows), {points, size}));
-}
-
-void Ranking::add_kernel(nb::tuple each, size_t number) {
-    require(each.size() == 4, "kernels: expected four parts");
-    Kernel kernel;
-    kernel.part = &costs_->parts()[number];
-    require(int64_t(kernel.part->problems.size()) == problems_, "figures: expected a row of each problem");
-    kernel.model = each[0].is_none() ? nullptr : &nb::cast<const LearnedModel&>(each[0]);
-    require(kernel.model == nullptr || kernel.model->configs() == kernel.part->kernel->space->count(),
+void Ranking::add_kernel(const Arguments& arguments) {
+    const auto& [model, trained, triton, measured] = arguments;
+    const size_t all = size_t(problems);
+    Kernel kernel{&costs.parts[kernels.size()],
+                  model,
+                  trained,
+                  triton,
+                  std::vector<std::vector<int64_t>>(size_t(points)),
+                  std::vector<int64_t>(all),
+                  std::vector<Shrinkage>(all),
+                  std::vector<Violations>(all)};
+    require(kernel.part->problems.size() == all, "figures: expected a row of each problem");
+    require(model == nullptr || model->configs() == kernel.part->kernel->space.count(),
             "model: expected the kernel's configs");
-    kernel.trained = nb::cast<bool>(each[1]), kernel.triton = nb::cast<bool>(each[2]);
-    kernel.measured.resize(size_t(points_));
-    if (!each[3].is_none()) {
-        const nb::list by_point = nb::cast<nb::list>(each[3]);
-        require(problems_ == 1 && int64_t(by_point.size()) == points_, "measured: expected one problem's positions");
-        for (size_t point = 0; point < by_point.size(); point++) {
-            const Row<const int64_t> positions(nb::cast<Array<const int64_t, 1>>(by_point[point], false));
-            require(all_within(positions, 0, int64_t(kernel.part->rows.size())), "measured: expected candidates");
+    if (measured) {
+        require(problems == 1 && int64_t(measured->size()) == points, "measured: expected one problem's positions");
+        for (size_t point = 0; point < measured->size(); point++) {
+            const Row<const int64_t>& positions = (*measured)[point];
+            require(all_within(positions, 0, kernel.part->size()), "measured: expected candidates");
             kernel.measured[point] = copied(positions);
             kernel.most_measured = std::max(kernel.most_measured, positions.size);
         }
     }
-    kernel.row_kinds.resize(size_t(problems_)), kernel.shrinkages.resize(size_t(problems_));
-    kernel.violations.resize(size_t(problems_));
-    kernels_.push_back(std::move(kernel));
+    kernels.push_back(std::move(kernel));
 }
 
 // Evaluate the model for the candidates with the lowest predicted latency or energy, and for measured ones.
 void Ranking::score(Kernel& kernel) {
     const Costs::Part& part = *kernel.part;
-    const int64_t size = int64_t(part.rows.size());
-    const double* const limited = costs_->limited() + part.first;
+    const double* const limited = costs.limited.data() + part.first;
     // With enough measurements, configs that the analytical model ranks low may be promising. Trees for all configs
     // take milliseconds.
-    std::vector<uint8_t> marks(size_t(size), 1);
-    if (!whole_ && int64_t(kernel.measured[0].size()) < kFewest) {
-        marks =
-            promising(limited + costs::kLatencyS * count_, limited + costs::kEnergyJ * count_, part.starts, kScored);
+    std::vector<uint8_t> marks(part.rows.size(), 1);
+    if (!whole && int64_t(kernel.measured[0].size()) < kFewest) {
+        marks = promising(limited + costs::kLatencyS * count, limited + costs::kEnergyJ * count, part.starts, kScored);
         for (const int64_t position : kernel.measured[0]) marks[size_t(position)] = 1;
     }
-    kernel.scored = true_places(Row<uint8_t>(marks.data(), size));
+    kernel.scored = true_places(Row<uint8_t>(marks));
     // Use the default operating point, so that costs do not depend on how an operating point was requested.
-    const double* const basis = default_s_.empty() ? limited : default_s_.data() + part.first;
+    const double* const basis = default_s.empty() ? limited : default_s.data() + part.first;
     const int64_t scored = int64_t(kernel.scored.size());
     std::vector<double> room(size_t(features::kQuantities * scored));
-    const Table<double> quantities(room.data(), features::kQuantities, scored, scored, 1);
-    costs_->fill(part, 0, {kernel.scored.data(), scored}, {basis, costs::kCostRows, size, count_, 1}, quantities);
+    const Table<double> quantities(room.data(), features::kQuantities, scored);
+    costs.fill(part, 0, kernel.scored, {basis, costs::kCostRows, part.size(), count, 1}, quantities);
     std::vector<int64_t> configs;
     for (const int64_t position : kernel.scored) configs.push_back(part.rows[size_t(position)]);
     kernel.prediction = kernel.model->predict(quantities, configs);
@@ -267,14 +260,14 @@ void Ranking::set_factors(Kernel& kernel) {
 
 // Estimate the most promising candidates at all operating points except the first. Measurements correct the predictions
 // of all configs, so a measured kernel needs all of them.
-void Ranking::sweep() {
-    for (const Kernel& kernel : kernels_) {
+void Ranking::sweep(nb::handle others) {
+    for (const Kernel& kernel : kernels) {
         const Costs::Part& part = *kernel.part;
         const size_t size = part.rows.size();
         std::vector<uint8_t> marks(size, 1);
-        if (!whole_ && kernel.most_measured == 0) {
-            const double* const limited = costs_->limited() + part.first;
-            const double *seconds = limited + costs::kLatencyS * count_, *joules = limited + costs::kEnergyJ * count_;
+        if (!whole && kernel.most_measured == 0) {
+            const double* const limited = costs.limited.data() + part.first;
+            const double *seconds = limited + costs::kLatencyS * count, *joules = limited + costs::kEnergyJ * count;
             std::vector<double> latency(seconds, seconds + size), energy(joules, joules + size);
             for (size_t i = 0; i < kernel.factors[kSeconds].size(); i++) {
                 latency[i] *= kernel.factors[kSeconds][i];
@@ -282,40 +275,29 @@ void Ranking::sweep() {
             }
             marks = promising(latency.data(), energy.data(), part.starts, kSwept);
         }
-        for (const int64_t position : true_places(Row<uint8_t>(marks.data(), int64_t(size))))
-            swept_.push_back(part.first + position);
+        for (const int64_t position : true_places(Row<uint8_t>(marks))) swept.push_back(part.first + position);
     }
-    const int64_t count = int64_t(swept_.size());
-    const Table<const double> nominal = costs_->nominal(0, count_);
-    std::vector<double> launches(size_t(nominal.rows * count));
-    slots_.assign(size_t(count_), -1);
-    for (int64_t slot = 0; slot < count; slot++) {
-        slots_[size_t(swept_[size_t(slot)])] = int32_t(slot);
-        for (int64_t row = 0; row < nominal.rows; row++)
-            launches[size_t(row * count + slot)] = nominal(row, swept_[size_t(slot)]);
+    const int64_t size = int64_t(swept.size());
+    const Table<const double> nominal = costs.nominal(0, count);
+    std::vector<double> room(size_t(nominal.rows * size));
+    const Table<double> launches(room.data(), nominal.rows, size);
+    slots.assign(size_t(count), -1);
+    for (int64_t slot = 0; slot < size; slot++) {
+        slots[size_t(swept[size_t(slot)])] = int32_t(slot);
+        for (int64_t row = 0; row < nominal.rows; row++) launches(row, slot) = nominal(row, swept[size_t(slot)]);
     }
-    swept_costs_ = limited_costs(others_, {launches.data(), nominal.rows, count, count, 1}, points_ - 1);
+    swept_costs = limited_costs(others, launches, points - 1);
 }
 
-// Copy the analytical model's predictions at all operating points.
-void Ranking::copy_predictions() {
-    const int64_t further = (points_ - 1) * int64_t(swept_.size());
-    estimates_ = count_ + further;
-    values_.reserve(size_t(3 * estimates_)), kind_.assign(size_t(2 * estimates_), kAnalyticalKind);
-    for (const int64_t row : kAnalytical) {
-        const double *const first = costs_->limited() + row * count_, *const swept =
-                                                                          swept_costs_.data() + row * further;
-        values_.insert(values_.end(), first, first + count_), values_.insert(values_.end(), swept, swept + further);
-    }
-}
-
-void Ranking::add_kinds(const Array<const double, 3>& kinds) {
-    const auto figures_of = kinds.view();
-    for (size_t i = 0; i < kinds.shape(2); i++) {
-        EstimateKind& added = kinds_.emplace_back();
+// Append kinds with the figures (2, 4, K) to `kinds`.
+void Ranking::add_kinds(const Array<const double, 3>& more) {
+    require(more.shape(0) == 2 && more.shape(1) == EstimateKind::kFigures && more.shape(2) > 0,
+            "kinds: expected figures of both quantities");
+    const auto all = more.view();
+    for (size_t i = 0; i < more.shape(2); i++) {
+        EstimateKind& added = kinds.emplace_back();
         for (size_t quantity = 0; quantity < 2; quantity++)
-            for (size_t figure = 0; figure < EstimateKind::kFigures; figure++)
-                added.of[quantity][figure] = figures_of(quantity, figure, i);
+            for (size_t row = 0; row < EstimateKind::kFigures; row++) added.of[quantity][row] = all(quantity, row, i);
     }
 }
 
@@ -323,7 +305,7 @@ void Ranking::add_kinds(const Array<const double, 3>& kinds) {
 void Ranking::correct(Kernel& kernel) {
     const Costs::Part& part = *kernel.part;
     for (int64_t quantity = 0; quantity < 3; quantity++)
-        for (int64_t point = 0; point < points_; point++)
+        for (int64_t point = 0; point < points; point++)
             each_estimated(point, part.first, part.first + int64_t(kernel.factors[quantity].size()),
                            [&](int64_t place, int64_t index) {
                                value_at(quantity, index) *= kernel.factors[quantity][size_t(place - part.first)];
@@ -343,53 +325,52 @@ void Ranking::correct(Kernel& kernel) {
             of[EstimateKind::kBelow] = of[EstimateKind::kAbove] = wide;
             of[EstimateKind::kSource] = kernel.model->source(), of[EstimateKind::kOwn] = std::sqrt(kOwnShare) * width;
         }
-        for (int64_t point = 0; point < points_; point++) {
+        for (int64_t point = 0; point < points; point++) {
             const int64_t index = estimate(point, part.first + position);
             if (index < 0) continue;
-            kind_at(kSeconds, index) = int32_t(kinds_.size());
-            if (energy_learned) kind_at(kJoules, index) = int32_t(kinds_.size());
+            kind_at(kSeconds, index) = int32_t(kinds.size());
+            if (energy_learned) kind_at(kJoules, index) = int32_t(kinds.size());
         }
-        kinds_.push_back(learned);
+        kinds.push_back(learned);
     }
 }
 
-// Apply measurements to a kernel's costs with a Python function. Its arguments are the number of the kernel, `values_`
-// (3, points, N), `kind_` (2, points, N), `kinds_` (2, 4, K), the candidates that the model evaluated, and their
+// Apply measurements to a kernel's costs with a Python function. Its arguments are the number of the kernel, `values`
+// (3, points, N), `kind_numbers` (2, points, N), `kinds` (2, 4, K), the candidates that the model evaluated, and their
 // features. The function returns new values, kinds of the candidates, and figures of the kinds.
-void Ranking::measure(Kernel& kernel, size_t number, const nb::object& function) {
+void Ranking::measure(Kernel& kernel, size_t number, nb::handle function) {
     const int64_t first = kernel.part->first;
-    const size_t size = kernel.part->rows.size(), points = size_t(points_);
-    auto [values, kinds] = copied_costs<int64_t>(0, points_, first, first + int64_t(size));
-    std::vector<double> figures;
+    const size_t size = kernel.part->rows.size(), all = size_t(points), scored = kernel.scored.size();
+    auto [old_values, old_kinds] = copied_costs<int64_t>(0, points, first, first + int64_t(size));
+    std::vector<double> of_kinds;
     for (size_t row = 0; row < 2 * EstimateKind::kFigures; row++)
-        for (const EstimateKind& each : kinds_)
-            figures.push_back(each.of[row / EstimateKind::kFigures][row % EstimateKind::kFigures]);
-    const size_t scored = kernel.scored.size();
-    const nb::tuple changed = nb::cast<nb::tuple>(
-        function(number, numpy<double, 3>(std::move(values), {3, points, size}),
-                 numpy<int64_t, 3>(std::move(kinds), {2, points, size}),
-                 numpy<double, 3>(std::move(figures), {2, EstimateKind::kFigures, kinds_.size()}), numpy(kernel.scored),
+        for (const EstimateKind& each : kinds)
+            of_kinds.push_back(each.of[row / EstimateKind::kFigures][row % EstimateKind::kFigures]);
+    const nb::object changed =
+        function(number, numpy<double, 3>(std::move(old_values), {3, all, size}),
+                 numpy<int64_t, 3>(std::move(old_kinds), {2, all, size}),
+                 numpy<double, 3>(std::move(of_kinds), {2, EstimateKind::kFigures, kinds.size()}), numpy(kernel.scored),
                  numpy<float, 2>(kernel.prediction.features,
-                                 {scored, scored == 0 ? 0 : kernel.prediction.features.size() / scored})));
-    const auto new_values = nb::cast<Array<const double, 3>>(changed[0]);
-    const auto new_kinds = nb::cast<Array<const int64_t, 3>>(changed[1]);
-    const auto new_figures = nb::cast<Array<const double, 3>>(changed[2]);
-    require(new_values.shape(0) == 3 && new_values.shape(1) == points && new_values.shape(2) == size &&
-                new_kinds.shape(0) == 2 && new_kinds.shape(1) == points && new_kinds.shape(2) == size &&
-                new_figures.shape(0) == 2 && new_figures.shape(1) == EstimateKind::kFigures,
+                                 {scored, scored == 0 ? 0 : kernel.prediction.features.size() / scored}));
+    using Changed = std::tuple<Array<const double, 3>, Array<const int64_t, 3>, Array<const double, 3>>;
+    const auto [new_values, new_kinds, new_figures] = nb::cast<Changed>(changed);
+    require(new_values.shape(0) == 3 && new_values.shape(1) == all && new_values.shape(2) == size &&
+                new_kinds.shape(0) == 2 && new_kinds.shape(1) == all && new_kinds.shape(2) == size,
             "measure: expected costs of each candidate");
-    const int64_t base = int64_t(kinds_.size()), more = int64_t(new_figures.shape(2));
+    const int64_t base = int64_t(kinds.size()), more = int64_t(new_figures.shape(2));
     add_kinds(new_figures);
-    for (size_t point = 0; point < points; point++)
+    const auto value_of = new_values.view();
+    const auto kind_of = new_kinds.view();
+    for (size_t point = 0; point < all; point++)
         for (size_t i = 0; i < size; i++) {
             const int64_t index = estimate(int64_t(point), first + int64_t(i));
             require(index >= 0, "measure: expected a sweep of all candidates");
             for (size_t quantity = 0; quantity < 3; quantity++)
-                value_at(int64_t(quantity), index) = new_values.view()(quantity, point, i);
+                value_at(int64_t(quantity), index) = value_of(quantity, point, i);
             for (size_t quantity = 0; quantity < 2; quantity++) {
-                const int64_t number_of_kind = new_kinds.view()(quantity, point, i);
-                require(number_of_kind >= 0 && number_of_kind < more, "measure: expected kinds of the table");
-                kind_at(int64_t(quantity), index) = int32_t(base + number_of_kind);
+                const int64_t new_kind = kind_of(quantity, point, i);
+                require(new_kind >= 0 && new_kind < more, "measure: expected kinds of the table");
+                kind_at(int64_t(quantity), index) = int32_t(base + new_kind);
             }
         }
 }
@@ -400,24 +381,24 @@ void Ranking::measure(Kernel& kernel, size_t number, const nb::object& function)
 // its power limit. After a large violation, the costs from before the corrections return, or the costs become infinite.
 // Measured candidates do not change. kernel: kernel of the candidates; null for costs of the analytical model.
 Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const Kernel* kernel,
-                            const std::vector<double>* before, const std::vector<int32_t>* kinds_before) {
-    const double least_s = figures_(problem, kLeastS), roof_clk = figures_(problem, kRoofClk);
+                            const std::vector<double>& before, const std::vector<int32_t>& kinds_before) {
+    const double least_s = figure(problem, kLeastS), roof_clk = figure(problem, kRoofClk);
     // Candidates without an estimate at a point are infinite there. A comparison with NaN is false, so NaN fails.
     const auto lawful = [&](int64_t point, int64_t place) {
         const double latency = value(kSeconds, point, place) * (1.0 + kRounding), energy = value(kJoules, point, place);
-        return energy <= latency * limits_w_[size_t(point)] && energy > 0.0 && latency >= least_s &&
+        return energy <= latency * limits_w[size_t(point)] && energy > 0.0 && latency >= least_s &&
                latency * limited(costs::kClockHz, point, place) >= roof_clk;
     };
     // The analytical model already keeps power limits, and its time bounds hold at all points, so check one point.
     bool all = true;
-    for (int64_t point = 0; point < (kernel == nullptr ? 1 : points_) && all; point++)
+    for (int64_t point = 0; point < (kernel == nullptr ? 1 : points) && all; point++)
         each_estimated(point, first, end, [&](int64_t place, int64_t) { all = all && lawful(point, place); });
     Violations result;
     if (all) return result;
     result.any = true;
     for (int64_t place = first; place < end; place++) {
         bool refused = false, noted = false;
-        for (int64_t point = 0; point < points_; point++) {
+        for (int64_t point = 0; point < points; point++) {
             if (lawful(point, place)) continue;
             if (kernel != nullptr) {
                 const std::vector<int64_t>& measured = kernel->measured[size_t(point)];
@@ -436,20 +417,22 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
                     latency = energy = power = kInfinity;
                     continue;
                 }
-                const int64_t size = int64_t(kernel->part->rows.size()), own = place - kernel->part->first;
-                const auto index = [&](int64_t quantity) { return size_t((quantity * points_ + point) * size + own); };
+                const int64_t own = place - kernel->part->first;
+                const auto index = [&](int64_t quantity) {
+                    return size_t((quantity * points + point) * kernel->part->size() + own);
+                };
                 for (int64_t quantity = 0; quantity < 3; quantity++)
                     value_at(quantity, changed) =
-                        before->empty() ? limited(kAnalytical[quantity], point, place) : (*before)[index(quantity)];
+                        before.empty() ? limited(kAnalytical[quantity], point, place) : before[index(quantity)];
                 for (int64_t quantity = 0; quantity < 2; quantity++)
-                    kind_at(quantity, changed) = before->empty() ? kAnalyticalKind : (*kinds_before)[index(quantity)];
+                    kind_at(quantity, changed) = before.empty() ? kAnalyticalKind : kinds_before[index(quantity)];
             }
-            const double raised = maximum(bound_s / latency, 1.0), limit_w = limits_w_[size_t(point)];
+            const double raised = maximum(bound_s / latency, 1.0), limit_w = limits_w[size_t(point)];
             // At the default limit, only the power is wrong: recorded times already include the effect of the limit.
             const double drawn_w = energy / latency;
             const bool over = drawn_w > limit_w;
             double slower = 1.0, share = 1.0;
-            if (over && !is_default_[size_t(point)])
+            if (over && !is_default[size_t(point)])
                 slower = slowdown(
                     drawn_w, limited(costs::kStaticJ, point, place) / limited(costs::kLatencyS, point, place), limit_w);
             slower *= raised;
@@ -473,14 +456,14 @@ void Ranking::compare_with_references(int64_t problem) {
     };
     std::vector<Unchecked> unchecked;
     std::vector<Reference> references;
-    const auto figure = [&](Figure row) { return figures_(problem, row); };
+    const auto figure = [&](Figure row) { return this->figure(problem, row); };
     const bool has_baseline = !std::isnan(figure(kBaselineS));
     if (has_baseline)
         references.push_back({figure(kBaselineS), figure(kBaselineDeviation), figure(kBaselineTransferred) != 0.0,
                               Reference::kBaseline});
     double least_s = kInfinity;
-    for (size_t number = 0; number < kernels_.size(); number++) {
-        Kernel& kernel = kernels_[number];
+    for (size_t number = 0; number < kernels.size(); number++) {
+        Kernel& kernel = kernels[number];
         kernel.shrinkages[size_t(problem)].deviation = figure(kUnmeasuredDeviation);
         const int64_t first = kernel.first(problem), end = kernel.first(problem + 1);
         if (first == end) continue;
@@ -488,13 +471,13 @@ void Ranking::compare_with_references(int64_t problem) {
         double best_s = kInfinity;
         for (int64_t place = first; place < end; place++) {
             double seconds = value(kSeconds, 0, place);
-            if (!default_s_.empty()) seconds *= default_s_[size_t(place)] / limited(costs::kLatencyS, 0, place);
+            if (!default_s.empty()) seconds *= default_s[size_t(place)] / limited(costs::kLatencyS, 0, place);
             if (seconds < best_s) best = place, best_s = seconds;
         }
         if (!kernel.ran()) {
             unchecked.push_back({&kernel, best_s});
         } else if (kernel.of_gpu() && kernel.triton) {
-            const double* const of = figures(kSeconds, 0, best);
+            const double* const of = kind_of(kSeconds, 0, best);
             references.push_back({best_s,
                                   std::log(of[EstimateKind::kAbove] * of[EstimateKind::kBelow]) / (2.0 * kDeviations),
                                   false, int64_t(number)});
@@ -520,23 +503,23 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage)
     const double factor = std::exp(shrinkage.lead * (1.0 - shrinkage.share));
     const double wide = std::exp(kDeviations * shrinkage.deviation);
     const double own = std::sqrt(kOwnShare) * std::log(wide);
-    std::vector<int32_t> raised(kinds_.size(), -1);
+    std::vector<int32_t> raised(kinds.size(), -1);
     const int64_t first = kernel.first(problem), end = kernel.first(problem + 1);
     for (int64_t quantity = 0; quantity < 2; quantity++)
-        for (int64_t point = 0; point < points_; point++)
+        for (int64_t point = 0; point < points; point++)
             each_estimated(point, first, end, [&](int64_t, int64_t index) {
                 value_at(quantity, index) *= factor;
                 int32_t& number = kind_at(quantity, index);
                 int32_t& new_number = raised[size_t(number)];
                 if (new_number < 0) {
-                    EstimateKind each = kinds_[size_t(number)];
+                    EstimateKind each = kinds[size_t(number)];
                     for (auto& of : each.of) {
                         of[EstimateKind::kBelow] = wide,
                         of[EstimateKind::kAbove] = maximum(of[EstimateKind::kAbove] / factor, wide);
                         of[EstimateKind::kOwn] = minimum(of[EstimateKind::kOwn], own);
                     }
-                    new_number = int32_t(kinds_.size());
-                    kinds_.push_back(each);
+                    new_number = int32_t(kinds.size());
+                    kinds.push_back(each);
                 }
                 number = new_number;
             });
@@ -549,12 +532,12 @@ void Ranking::set_risk(Kernel& kernel, int64_t problem) {
     const int64_t first = kernel.first(problem), end = kernel.first(problem + 1);
     const bool is_measured = kernel.most_measured > 0, same = kernel.model == nullptr && !is_measured;
     for (int64_t place = first; place < end; place++) {
-        double& risk = risk_[size_t(place)];
-        risk = unsure;
+        double& factor = risk[size_t(place)];
+        factor = unsure;
         if (same) continue;
-        const double* const of = figures(kSeconds, 0, place);
+        const double* const of = kind_of(kSeconds, 0, place);
         if (kernel.of_gpu()) {
-            if (of[EstimateKind::kSource] == kLearned) risk = 1.0;
+            if (of[EstimateKind::kSource] == kLearned) factor = 1.0;
             continue;
         }
         double own =
@@ -562,30 +545,107 @@ void Ranking::set_risk(Kernel& kernel, int64_t problem) {
         // The interval of the analytical model covers errors within one kernel. In a comparison with kernels of other
         // authors, the differences between kernels add to the error.
         if (!is_measured && of[EstimateKind::kSource] == kPredicted) own = deviation;
-        risk = std::exp(kCertain * own);
+        factor = std::exp(kCertain * own);
     }
     for (const std::vector<int64_t>& positions : kernel.measured)
-        for (const int64_t position : positions) risk_[size_t(first + position)] = 1.0;
+        for (const int64_t position : positions) risk[size_t(first + position)] = 1.0;
 }
 
-nb::object Ranking::limited_array() const {
-    std::vector<double> costs;
-    for (int64_t row = 0; row < costs::kCostRows; row++)
-        for (int64_t point = 0; point < points_; point++)
-            for (int64_t place = 0; place < count_; place++) costs.push_back(limited(row, point, place));
-    return numpy<double, 3>(std::move(costs), {size_t(costs::kCostRows), size_t(points_), size_t(count_)});
+std::pair<double, int64_t> Ranking::running(size_t kernel, int64_t point, int64_t place) const {
+    require(kernel < kernels.size() && point >= 0 && point < points && place >= 0 && place < count,
+            "running: expected a candidate");
+    const double clock_hz = limited(costs::kClockHz, point, place);
+    int64_t resource = int64_t(costs.longest[size_t(count + place)]);
+    if (resource != kLaunchOverhead) {
+        const Table<const double> nominal = costs.nominal(place, 1);
+        // The nominal time of the core is for the boost clock, so convert it to the actual clock.
+        const double faster = clock_hz / kernels[kernel].part->kernel->launches[0]->device.clock_hz;
+        const double core_s = nominal(0, 0) / faster, dram_s = nominal(1, 0);
+        if (resource != kDram && faster > 1.0 && dram_s > core_s) {
+            resource = kDram;
+        } else if (faster < kHeld && limited(costs::kRegime, point, place) == costs::kCapped &&
+                   (resource != kDram || core_s > dram_s)) {
+            resource = kPowerLimit;
+        }
+    }
+    return {clock_hz, resource};
 }
 
-nb::tuple Ranking::shrinkage(size_t kernel, size_t problem) const {
-    const Shrinkage& own = kernels_.at(kernel).shrinkages.at(problem);
-    const Reference& reference = own.reference;
-    return nb::make_tuple(reference.origin, reference.latency_s, reference.deviation, reference.transferred, own.lead,
-                          own.share, own.deviation);
+namespace {
+
+// Return whether any estimate of the analytical model, or after corrections, violated a law of physics.
+bool violated(const Ranking& of) {
+    const auto any = [](const std::vector<Violations>& all) {
+        return std::any_of(all.begin(), all.end(),
+                           [](const Violations& each) { return each.refused + each.raised > 0; });
+    };
+    return any(of.violations) || std::any_of(of.kernels.begin(), of.kernels.end(),
+                                             [&](const Ranking::Kernel& each) { return any(each.violations); });
 }
 
-nb::tuple Ranking::violations(int64_t kernel, size_t problem) const {
-    const Violations& here = kernel < 0 ? violations_.at(problem) : kernels_.at(size_t(kernel)).violations.at(problem);
-    return nb::make_tuple(here.refused, here.raised, here.seconds, here.least_s, kernel >= 0);
-}
+const Binding kBinding([](nb::module_& module) {
+    nb::class_<Ranking>(module, "Ranking")
+        .def(nb::init<Costs&, const std::vector<Ranking::Arguments>&, std::vector<double>, std::vector<double>,
+                      std::vector<bool>, nb::handle, nb::handle, std::vector<double>, Array<const double, 3>, bool,
+                      nb::handle>(),
+             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+             nb::arg().noconvert(), nb::arg(), nb::arg().none(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        // Latency, energy and power (3, P, N), kinds of latency and energy (2, P, N), and lower ends of latency (P, N)
+        // on a problem, as in `copied_costs`.
+        .def(
+            "costs",
+            [](const Ranking& of, int64_t problem, int64_t first_point, int64_t end_point, int64_t first, int64_t end) {
+                require(problem >= 0 && problem < of.problems && first_point >= 0 && first_point <= end_point &&
+                            end_point <= of.points && first >= 0 && first <= end && end <= of.count,
+                        "costs: expected points and candidates");
+                auto [values, kinds] = of.copied_costs<int32_t>(first_point, end_point, first, end);
+                const size_t points = size_t(end_point - first_point), size = size_t(end - first);
+                std::vector<double> lows;
+                for (int64_t point = first_point; point < end_point; point++)
+                    for (int64_t place = first; place < end; place++) lows.push_back(of.low_s(problem, point, place));
+                return nb::make_tuple(numpy<double, 3>(std::move(values), {3, points, size}),
+                                      numpy<int32_t, 3>(std::move(kinds), {2, points, size}),
+                                      numpy<double, 2>(std::move(lows), {points, size}));
+            })
+        // Costs according to the analytical model, (kCostRows, points, C).
+        .def_prop_ro("limited",
+                     [](const Ranking& of) {
+                         std::vector<double> costs;
+                         for (int64_t row = 0; row < costs::kCostRows; row++)
+                             for (int64_t point = 0; point < of.points; point++)
+                                 for (int64_t place = 0; place < of.count; place++)
+                                     costs.push_back(of.limited(row, point, place));
+                         return numpy<double, 3>(std::move(costs),
+                                                 {size_t(costs::kCostRows), size_t(of.points), size_t(of.count)});
+                     })
+        .def_prop_ro("kinds",
+                     [](Ranking& of) {
+                         return View<double>(&of.kinds[0].of[0][0], {2, EstimateKind::kFigures, of.kinds.size()}, {},
+                                             {EstimateKind::kFigures, 1, 2 * EstimateKind::kFigures});
+                     })
+        .def_prop_ro("risk", [](Ranking& of) { return View<double>(of.risk.data(), {of.risk.size()}); })
+        .def_prop_ro("violated", &violated)
+        // Fields of `Shrinkage` of a kernel on a problem.
+        .def("shrinkage",
+             [](const Ranking& of, size_t kernel, size_t problem) {
+                 const Shrinkage& own = of.kernels.at(kernel).shrinkages.at(problem);
+                 const Reference& reference = own.reference;
+                 return nb::make_tuple(reference.origin, reference.latency_s, reference.deviation,
+                                       reference.transferred, own.lead, own.share, own.deviation);
+             })
+        // Violations of a problem (kernel -1), or of a kernel's corrected costs: numbers of refused and raised
+        // candidates, the first refused time and its bound, and whether the analytical model replaced refused costs.
+        .def("violations",
+             [](const Ranking& of, int64_t kernel, size_t problem) {
+                 const auto& all = kernel < 0 ? of.violations : of.kernels.at(size_t(kernel)).violations;
+                 const Violations& here = all.at(problem);
+                 return nb::make_tuple(here.refused, here.raised, here.seconds, here.least_s, kernel >= 0);
+             })
+        .def("row_kinds", [](const Ranking& of, size_t kernel) { return of.kernels.at(kernel).row_kinds; })
+        .def("running", &Ranking::running);
+    module.attr("DEVIATIONS") = kDeviations;
+    module.attr("OWN_SHARE") = kOwnShare;
+});
 
+}  // namespace
 }  // namespace kernrec::query

@@ -51,7 +51,7 @@ std::vector<Pick> least(const std::vector<double>& value, int64_t count, int64_t
             if (const double other = value[size_t(point * count + i)]; other < best[size_t(i)])
                 best[size_t(i)] = other, best_point[size_t(i)] = point;
     if (top == 1) {
-        order.push_back({0.0, lowest({best.data(), count})});
+        order.push_back({0.0, lowest(best)});
     } else {
         for (int64_t i = 0; i < count; i++)
             if (std::isfinite(best[size_t(i)])) order.push_back({best[size_t(i)], i});
@@ -138,7 +138,7 @@ std::vector<Pick> select(PickCosts costs, const Bounds& bounds) {
         latency.resize(allowed->size()), energy.resize(allowed->size());
         costs.places = std::move(*allowed);
     }
-    const Row<const double> seconds(latency.data(), int64_t(latency.size())), joules(energy.data(), seconds.size);
+    const Row<const double> seconds(latency), joules(energy);
     std::vector<Pick> picks;
     for (const int64_t i : spread(pareto_front(seconds, joules), seconds, joules, bounds.top)) {
         const int64_t place = costs.places.empty() ? i : costs.places[size_t(i)];
@@ -147,4 +147,14 @@ std::vector<Pick> select(PickCosts costs, const Bounds& bounds) {
     return picks;
 }
 
+namespace {
+
+const Binding kBinding([](nb::module_& module) {
+    module.def("pareto_front", [](const Row<const double>& latency, const Row<const double>& energy) {
+        require(latency.size == energy.size, "front: expected as many costs of each kind");
+        return numpy(pareto_front(latency, energy));
+    });
+});
+
+}  // namespace
 }  // namespace kernrec::query

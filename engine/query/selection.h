@@ -18,7 +18,6 @@ struct Bounds {
 // Candidate at an operating point.
 struct Pick {
     int64_t point, position;
-    bool operator==(const Pick& other) const { return point == other.point && position == other.position; }
 };
 
 inline double value_of(Objective objective, double latency, double energy) {
@@ -40,11 +39,6 @@ struct PickCosts {
     std::vector<double> latency, energy;
     std::vector<double> power, source;  // filled only if `bounded`; source of the latency
     std::vector<int64_t> places;        // index of each entry in (points, count); empty if no entry is missing
-
-    void add(double seconds, double joules, double watts, double from, bool bounded) {
-        latency.push_back(seconds), energy.push_back(joules);
-        if (bounded) power.push_back(watts), source.push_back(from);
-    }
 };
 
 // Return whether any bound excludes candidates.

@@ -9,39 +9,8 @@
 
 namespace kernrec::query {
 
-// Operations in the order of `OPERATIONS` in kernrec/kernel/expression.py. The first ones do not occur in trees.
-enum class Operation : uint8_t {
-    kNumber,
-    kText,
-    kColumn,
-    kInput,
-    kSpread,
-    kRefuse,
-    kAdd,
-    kSubtract,
-    kMultiply,
-    kFloorDivide,
-    kDivide,
-    kModulo,
-    kPower,
-    kEqual,
-    kLess,
-    kLessEqual,
-    kBoth,
-    kEither,
-    kNegation,
-    kTruth,
-    kChoose,
-    kMinimum,
-    kMaximum,
-    kAbsolute,
-    kCeilDiv,
-    kLog2,
-    kPowerOfTwo,
-    kMagicMul,
-    kMagicShift,
-    kFloorSum,
-};
+// The first operations in `kForms`. Trees have no `kColumn`, `kSpread` and `kRefuse`.
+enum class Operation : uint8_t { kNumber, kText, kName, kColumn, kSpread, kRefuse, kBoth, kEither, kChoose, kEqual };
 
 // Reals are stored by their bits, and texts by their index in `Space::texts`.
 enum class Kind : uint8_t { kInteger, kReal, kText };
@@ -58,7 +27,7 @@ struct Node {
     Operation operation;
     Kind kind = Kind::kInteger;
     bool dynamic = false;  // depends on the problem
-    int32_t operands[4] = {-1, -1, -1, -1};
+    std::array<int32_t, 4> operands = {-1, -1, -1, -1};
     uint64_t support = 0;  // mask of the tunables in the expression; the last bit stands for all from the 64th on
     int32_t domain = 0, depth = 1;
     int64_t place = -1;  // first register
@@ -69,9 +38,6 @@ struct Node {
 struct Rows {
     int64_t count = 1;
     std::vector<std::vector<int32_t>> digits;  // for each fixed tunable, each row's index into the tunable's values
-
-    Rows with_tunable(int64_t choices) const;
-    Rows take(const std::vector<int64_t>& kept) const;
 };
 
 // Bits of a real number, as the values of expressions are stored.
@@ -86,6 +52,33 @@ inline double from_bits(int64_t bits) {
     std::memcpy(&result, &bits, sizeof result);
     return result;
 }
+
+// Values of an operand of an operation.
+struct Operand {
+    const int64_t* first;
+    int64_t step;
+    bool is_real;
+
+    int64_t operator[](int64_t i) const { return first[i * step]; }
+    double real(int64_t i) const {
+        const int64_t value = first[i * step];
+        return is_real ? from_bits(value) : double(value);
+    }
+};
+
+// Operation of expressions. A loop computes the values of the first argument, as many as the second.
+struct Form {
+    using Loop = void (*)(int64_t*, int64_t, const Operand*);
+
+    const char* name;
+    size_t operands = 1;
+    // Loops for integers and for reals. If `whole` is null, integers are converted. If `real` is null, reals are
+    // refused.
+    Loop whole = nullptr, real = nullptr;
+    bool truth = false;  // the result is an integer even if operands are reals
+};
+constexpr size_t kFormCount = 30;
+extern const Form kForms[kFormCount];
 
 class Problem;
 
@@ -108,8 +101,6 @@ struct Reader {
         else
             for (int64_t i = 0; i < count; i++) out[i] = double(values[place(rows[i])]);
     }
-
-  private:
     int64_t place(int64_t row) const { return index ? index[row] : row * step; }
 };
 
@@ -123,12 +114,9 @@ class Space {
     // lets: expressions by name. facts: numbers and texts by name. Expressions are objects with `tree` and `shown`.
     Space(std::vector<Tunable> tunables, Rows rows, nb::dict lets, nb::dict facts);
 
-    int64_t count() const { return rows_.count; }
-    const Rows& rows() const { return rows_; }
-    const std::vector<Tunable>& tunables() const { return tunables_; }
-    // Return the values of the first tunables in a row, keyed by the names that `set_names` stored.
+    int64_t count() const { return rows.count; }
+    // Return the values in a row of the first tunables, keyed by `config_names`.
     nb::dict config(int64_t row) const;
-    void set_names(nb::list names);
     // Return the node of an expression.
     int32_t add(nb::handle expression);
     // Add a column of values under a name, for expressions on arrays. bits: bits of integers or reals.
@@ -139,19 +127,23 @@ class Space {
     // Return those of `rows`, ascending, that satisfy all conditions.
     std::vector<int64_t> valid(Problem* problem, std::vector<int64_t> rows);
     Reader read(int32_t node, Problem* problem);
-    const Node& node(int32_t number) const { return nodes_.at(size_t(number)); }
-    const Domain& domain(int32_t number) const { return domains_[size_t(number)]; }
-    // Return the combinations of the tunables in a mask.
+    // Return the combinations of the tunables in a mask, as an index in `domains`.
     int32_t domain_of(uint64_t support);
-    const std::string& text(int64_t number) const { return texts_[size_t(number)]; }
+
+    const std::vector<Tunable> tunables;
+    const Rows rows;
+    nb::list config_names;
+    std::vector<Node> nodes;
+    std::vector<Domain> domains;
+    std::vector<nb::str> texts;
 
   private:
     friend class Problem;
     int32_t build(nb::handle tree, int64_t depth);
-    int32_t name(const std::string& name, int64_t depth);
-    int32_t apply(Operation operation, std::vector<int32_t> operands);
+    int32_t name(const nb::str& name, int64_t depth);
+    int32_t constant(nb::handle value);
+    int32_t apply(Operation operation, const std::vector<int32_t>& operands);
     int32_t spread(int32_t node, int32_t domain);
-    int32_t refusal(const std::string& reason);
     int32_t leaf(Operation operation, Kind kind, int64_t number);
     int32_t made(Node node);
     int64_t interned(const std::string& text);
@@ -159,25 +151,17 @@ class Space {
     void execute(const Node& node, Problem* problem);
     int64_t* registers(const Node& node, Problem* problem);
 
-    std::vector<Tunable> tunables_;
     std::vector<std::vector<int64_t>> columns_;  // values of the names of `add_column`
-    Rows rows_;
     nb::dict lets_, facts_;
-    std::vector<Node> nodes_;
-    std::vector<Domain> domains_;
-    std::vector<std::string> texts_;
-    std::vector<nb::object> keys_;  // the texts as keys of dictionaries
-    std::map<int32_t, std::vector<int32_t>> conditions_;  // nodes of conditions, keyed by index in `domains_`
-    int32_t tested_ = 0;  // index in `domains_` for the tunables of all conditions
+    std::map<int32_t, std::vector<int32_t>> conditions_;  // nodes of conditions, keyed by index in `domains`
+    int32_t tested_ = 0;  // index in `domains` for the tunables of all conditions
     std::map<std::string, int32_t> names_;  // nodes of names
-    std::map<std::string, int32_t> columns_of_;  // nodes of the names of `add_column`
     std::map<std::string, int64_t> text_numbers_;
     std::map<uint64_t, int32_t> domain_of_;
     std::map<std::vector<int64_t>, int32_t> made_;  // nodes by operation and operands
     std::map<int32_t, nb::object> roots_;  // expressions by node, for messages
     std::map<void*, int32_t> expressions_;  // nodes by expression
     std::vector<nb::object> kept_;
-    nb::list config_names_;
     std::vector<int64_t> fixed_;  // registers that do not depend on the problem
     std::vector<uint8_t> computed_;  // whether the registers of a node that does not depend on the problem are filled
     int64_t dynamic_ = 0;  // number of registers that depend on the problem
@@ -187,25 +171,22 @@ class Space {
 // Space on one problem. Computes each value on first use.
 class Problem {
   public:
-    Problem(nb::object space, nb::dict names, nb::dict tensor_bytes, bool too_large, double flops, double bytes);
+    Problem(Space& space, nb::dict names, nb::dict tensor_bytes, bool too_large, double flops, double bytes);
     ~Problem();
     Problem(const Problem&) = delete;
     Problem& operator=(const Problem&) = delete;
 
-    Space& space() const { return *space_; }
     // Return the bytes of a tensor; 0 if the tensor does not exist for the data type.
     double tensor_bytes(const nb::object& name) const;
-    bool too_large() const { return too_large_; }
 
+    Space& space;
+    bool too_large;
     double flops, bytes;
     const int64_t number = ++count_;  // different for each problem
 
   private:
     friend class Space;
-    nb::object kept_;
-    Space* space_;
     nb::dict names_, tensor_bytes_;
-    bool too_large_;
     inline static int64_t count_ = 0;
     std::vector<int64_t> values_;
     std::vector<uint8_t> computed_;

@@ -6,10 +6,32 @@
 namespace kernrec::query {
 namespace {
 
-using Places = Array<const int64_t, 1>;
+using Places = Row<const int64_t>;
+
+Rows with_tunable(const Rows& rows, int64_t choices) {
+    Rows result;
+    result.count = rows.count * choices;
+    for (const auto& column : rows.digits) {
+        auto& digits = result.digits.emplace_back();
+        for (const int32_t digit : column) digits.insert(digits.end(), size_t(choices), digit);
+    }
+    auto& added = result.digits.emplace_back();
+    for (int64_t i = 0; i < result.count; i++) added.push_back(int32_t(i % choices));
+    return result;
+}
+
+Rows taken(const Rows& rows, const std::vector<int64_t>& kept) {
+    Rows result;
+    result.count = int64_t(kept.size());
+    for (const auto& column : rows.digits) {
+        auto& digits = result.digits.emplace_back();
+        for (const int64_t row : kept) digits.push_back(column[size_t(row)]);
+    }
+    return result;
+}
 
 // Return the rows that satisfy the conditions decided by the tunables fixed so far.
-Rows enumerated(const std::vector<Space::Tunable>& tunables, std::optional<Array<const int64_t, 2>> listed,
+Rows enumerated(const std::vector<Space::Tunable>& tunables, const std::optional<Table<const int64_t>>& listed,
                 const nb::dict& lets, const nb::dict& facts, const nb::list& conditions, int64_t most) {
     Rows rows;
     const auto keep_decided = [&](size_t fixed, bool all) {
@@ -21,20 +43,17 @@ Rows enumerated(const std::vector<Space::Tunable>& tunables, std::optional<Array
         part.set_conditions(decided);
         std::vector<int64_t> every(size_t(rows.count));
         std::iota(every.begin(), every.end(), 0);
-        rows = rows.take(part.valid(nullptr, std::move(every)));
+        rows = taken(rows, part.valid(nullptr, std::move(every)));
     };
     if (listed) {
-        const Table<const int64_t> digits(*listed);
-        require(digits.columns == int64_t(tunables.size()), "configs: expected a column of each tunable");
-        rows.count = digits.rows;
-        for (int64_t tunable = 0; tunable < digits.columns; tunable++) {
-            rows.digits.emplace_back();
-            for (int64_t row = 0; row < digits.rows; row++) {
-                const int64_t digit = digits(row, tunable);
-                require(digit >= 0 && digit < int64_t(tunables[size_t(tunable)].values.size()),
-                        "configs: expected values of the tunables");
-                rows.digits.back().push_back(int32_t(digit));
-            }
+        require(listed->columns == int64_t(tunables.size()), "configs: expected a column of each tunable");
+        rows.count = listed->rows;
+        for (int64_t tunable = 0; tunable < listed->columns; tunable++) {
+            const Row<const int64_t> column{&(*listed)(0, tunable), listed->rows, listed->row_step};
+            require(all_within(column, 0, int64_t(tunables[size_t(tunable)].values.size())),
+                    "configs: expected values of the tunables");
+            auto& digits = rows.digits.emplace_back();
+            for (int64_t row = 0; row < column.size; row++) digits.push_back(int32_t(column[row]));
         }
         keep_decided(tunables.size(), true);
         return rows;
@@ -45,41 +64,31 @@ Rows enumerated(const std::vector<Space::Tunable>& tunables, std::optional<Array
             if (choices && rows.count > most / choices)
                 throw nb::value_error(
                     ("over " + std::to_string(most) + " configs already at " + tunables[fixed - 1].name).c_str());
-            rows = rows.with_tunable(choices);
+            rows = with_tunable(rows, choices);
         }
         keep_decided(fixed, false);
     }
     return rows;
 }
 
-std::vector<Space::Tunable> tunables_of(const nb::dict& values) {
-    std::vector<Space::Tunable> tunables;
-    for (const auto& [name, choices] : values)
-        tunables.push_back({nb::cast<std::string>(name), copied(Row<const int64_t>(nb::cast<Places>(choices)))});
-    return tunables;
-}
-
 // Return the value of an expression: a text, or a number or array of integers or reals for the given rows (none: all).
-nb::object value_of(Space& space, int32_t number, Problem* problem, std::optional<Places> rows_of) {
+nb::object value_of(Space& space, int32_t number, Problem* problem, const std::optional<Places>& rows) {
     const Reader value = space.read(number, problem);
-    const Node& node = space.node(number);
+    const Node& node = space.nodes[size_t(number)];
     if (node.domain == 0) {
-        if (node.kind == Kind::kText) return nb::cast(space.text(value.values[0]));
+        if (node.kind == Kind::kText) return space.texts[size_t(value.values[0])];
         return value.real ? nb::cast(value(0)) : nb::cast(value.values[0]);
     }
     require(node.kind != Kind::kText, "expression: text of many configs");
-    const Row<const int64_t> rows = rows_of ? Row<const int64_t>(*rows_of) : Row<const int64_t>();
-    require(!rows_of || all_within(rows, 0, space.count()), "rows: expected configs of the space");
-    const int64_t count = rows_of ? rows.size : space.count();
-    const auto row = [&](int64_t i) { return rows_of ? rows[i] : i; };
-    if (value.real) {
-        std::vector<double> values(static_cast<size_t>(count));
-        for (int64_t i = 0; i < count; i++) values[size_t(i)] = value(row(i));
+    require(!rows || all_within(*rows, 0, space.count()), "rows: expected configs of the space");
+    const int64_t count = rows ? rows->size : space.count();
+    const auto array = [&](auto of) {
+        std::vector<decltype(of(0))> values;
+        values.reserve(size_t(count));
+        for (int64_t i = 0; i < count; i++) values.push_back(of(rows ? (*rows)[i] : i));
         return numpy(std::move(values));
-    }
-    std::vector<int64_t> values(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; i++) values[size_t(i)] = value.values[value.index ? value.index[row(i)] : row(i)];
-    return numpy(std::move(values));
+    };
+    return value.real ? array(value) : array([&](int64_t row) { return value.values[value.place(row)]; });
 }
 
 // Return the value of an expression. names: value of each name: a number, a text, or an array of `count` numbers.
@@ -89,76 +98,73 @@ nb::object evaluated(nb::handle expression, const nb::dict& names, int64_t count
     nb::dict facts;
     Space space({}, rows, nb::dict(), facts);
     for (const auto& [name, value] : names) {
-        nb::ndarray<const int64_t, nb::ndim<1>, nb::device::cpu> whole;
-        nb::ndarray<const double, nb::ndim<1>, nb::device::cpu> real;
-        if (nb::try_cast(value, whole, false))
-            space.add_column(nb::cast<std::string>(name), Kind::kInteger, copied(Row<const int64_t>(whole)));
-        else if (nb::try_cast(value, real, false)) {
+        Row<const int64_t> whole;
+        Row<const double> real;
+        if (nb::try_cast(value, whole)) space.add_column(nb::cast<std::string>(name), Kind::kInteger, copied(whole));
+        else if (nb::try_cast(value, real)) {
             std::vector<int64_t> values;
-            for (const double each : copied(Row<const double>(real))) values.push_back(bits(each));
+            for (int64_t i = 0; i < real.size; i++) values.push_back(bits(real[i]));
             space.add_column(nb::cast<std::string>(name), Kind::kReal, std::move(values));
         } else facts[name] = value;
     }
     return value_of(space, space.add(expression), nullptr, std::nullopt);
 }
 
-}  // namespace
-
-void bind_spaces(nb::module_& module) {
-    const auto exact = [] { return nb::arg().noconvert(); };
+const Binding kBinding([](nb::module_& module) {
     nb::class_<Space>(module, "Space")
-        .def(
-            "__init__",
-            [](Space* self, nb::dict values, std::optional<Array<const int64_t, 2>> listed, nb::dict lets,
-               nb::dict facts, nb::list fixed, nb::list conditions, int64_t most) {
-                auto tunables = tunables_of(values);
-                Rows rows = enumerated(tunables, listed, lets, facts, fixed, most);
-                new (self) Space(std::move(tunables), std::move(rows), lets, facts);
-                std::vector<int32_t> nodes;
-                for (const nb::handle condition : conditions) nodes.push_back(self->add(condition));
-                self->set_conditions(std::move(nodes));
-            },
-            nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
-        .def_prop_ro("count", &Space::count)
-        .def("holds",
-             [](nb::object space, nb::dict names) {
-                 require(nb::cast<const Space&>(space).count() == 1, "holds: expected a space of one config");
-                 Problem problem(space, names, nb::dict(), false, 0.0, 0.0);
-                 return !problem.space().valid(&problem, {0}).empty();
+        .def("__init__",
+             [](Space* self, const nb::dict& values, const std::optional<Table<const int64_t>>& listed, nb::dict lets,
+                nb::dict facts, const nb::list& fixed, const nb::list& conditions, int64_t most) {
+                 std::vector<Space::Tunable> tunables;
+                 for (const auto& [name, choices] : values)
+                     tunables.push_back({nb::cast<std::string>(name), copied(nb::cast<Places>(choices))});
+                 Rows rows = enumerated(tunables, listed, lets, facts, fixed, most);
+                 new (self) Space(std::move(tunables), std::move(rows), lets, facts);
+                 std::vector<int32_t> nodes;
+                 for (const nb::handle condition : conditions) nodes.push_back(self->add(condition));
+                 self->set_conditions(nodes);
              })
-        .def("fixed", [](Space& space, nb::handle expression) { return !space.node(space.add(expression)).dynamic; })
+        .def_prop_ro("count", &Space::count)
+        .def_rw("config_names", &Space::config_names)
+        .def("holds",
+             [](Space& space, nb::dict names) {
+                 require(space.count() == 1, "holds: expected a space of one config");
+                 Problem problem(space, names, nb::dict(), false, 0.0, 0.0);
+                 return !space.valid(&problem, {0}).empty();
+             })
+        .def("fixed",
+             [](Space& space, nb::handle expression) { return !space.nodes[size_t(space.add(expression))].dynamic; })
         .def("digits",
              [](const Space& space, size_t tunable) {
-                 const auto& digits = space.rows().digits.at(tunable);
+                 const auto& digits = space.rows.digits.at(tunable);
                  return numpy(std::vector<int64_t>(digits.begin(), digits.end()));
              })
         .def("config", &Space::config)
-        .def("set_names", &Space::set_names)
-        .def("groups", [](const Space& space, std::vector<int64_t> tunables) {
+        .def("groups", [](const Space& space, const std::vector<int64_t>& tunables) {
             const Domain domain = space.groups(tunables);
             return nb::make_tuple(numpy(std::vector<int64_t>(domain.index.begin(), domain.index.end())),
                                   numpy(std::vector<int64_t>(domain.first.begin(), domain.first.end())));
         });
     nb::class_<Problem>(module, "Problem")
-        .def(nb::init<nb::object, nb::dict, nb::dict, bool, double, double>())
+        .def(nb::init<Space&, nb::dict, nb::dict, bool, double, double>(), nb::keep_alive<1, 2>())
         .def(
             "column",
-            [](Problem& problem, nb::handle expression, std::optional<Places> rows) {
-                return value_of(problem.space(), problem.space().add(expression), &problem, rows);
+            [](Problem& problem, nb::handle expression, const std::optional<Places>& rows) {
+                return value_of(problem.space, problem.space.add(expression), &problem, rows);
             },
-            nb::arg(), nb::arg().none().noconvert() = nb::none())
-        .def(
-            "test",
-            [](Problem& problem, Array<bool, 1> holds) {
-                const Row<bool> bools(holds);
-                require(bools.size == problem.space().count(), "holds: expected one of each row");
-                std::vector<int64_t> rows = true_places(bools);
-                for (const int64_t row : rows) bools[row] = false;
-                if (problem.too_large()) return;
-                for (const int64_t row : problem.space().valid(&problem, std::move(rows))) bools[row] = true;
-            },
-            exact());
-    module.def("evaluated", &evaluated, nb::arg(), nb::arg(), nb::arg());
-}
+            nb::arg(), nb::arg() = nb::none())
+        .def("test", [](Problem& problem, const Row<bool>& holds) {
+            require(holds.size == problem.space.count(), "holds: expected one of each row");
+            std::vector<int64_t> rows = true_places(holds);
+            for (const int64_t row : rows) holds[row] = false;
+            if (problem.too_large) return;
+            for (const int64_t row : problem.space.valid(&problem, std::move(rows))) holds[row] = true;
+        });
+    module.def("evaluated", &evaluated);
+    nb::dict operations;
+    for (size_t number = 0; number < kFormCount; number++) operations[kForms[number].name] = number;
+    module.attr("OPERATIONS") = operations;
+});
 
+}  // namespace
 }  // namespace kernrec::query

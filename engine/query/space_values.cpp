@@ -15,47 +15,75 @@ struct Refusal {
     std::string reason;
 };
 
-// Operand of an operation.
-struct Operand {
-    const int64_t* first;
-    int64_t step;
-    bool is_real;
-
-    int64_t operator[](int64_t i) const { return first[i * step]; }
-    double real(int64_t i) const {
-        const int64_t value = first[i * step];
-        return is_real ? from_bits(value) : double(value);
+// Loop over the values of a function's operands.
+template <auto apply, class Function = decltype(apply)>
+struct Each;
+template <auto apply, class R, class... A>
+struct Each<apply, R (*)(A...)> {
+    template <class T>
+    static T value(const Operand& from, int64_t i) {
+        if constexpr (std::is_same_v<T, double>) return from.real(i);
+        else return from[i];
+    }
+    template <size_t... n>
+    static void fill(int64_t* out, int64_t count, const Operand* of, std::index_sequence<n...>) {
+        for (int64_t i = 0; i < count; i++) {
+            const R result = apply(value<A>(of[n], i)...);
+            if constexpr (std::is_same_v<R, double>) out[i] = bits(result);
+            else out[i] = result;
+        }
+    }
+    static void loop(int64_t* out, int64_t count, const Operand* of) {
+        fill(out, count, of, std::index_sequence_for<A...>());
     }
 };
 
-template <class F>
-void unary(int64_t* out, int64_t count, Operand a, F apply) {
-    for (int64_t i = 0; i < count; i++) out[i] = apply(a[i]);
-}
-template <class F>
-void binary(int64_t* out, int64_t count, Operand a, Operand b, F apply) {
-    for (int64_t i = 0; i < count; i++) out[i] = apply(a[i], b[i]);
-}
-template <class F>
-void reals(int64_t* out, int64_t count, Operand a, Operand b, F apply) {
-    for (int64_t i = 0; i < count; i++) out[i] = bits(apply(a.real(i), b.real(i)));
-}
-template <class F>
-void compared(int64_t* out, int64_t count, Operand a, Operand b, F apply) {
-    if (a.is_real || b.is_real)
-        for (int64_t i = 0; i < count; i++) out[i] = apply(a.real(i), b.real(i));
-    else
-        for (int64_t i = 0; i < count; i++) out[i] = apply(a[i], b[i]);
-}
+template <auto apply>
+constexpr Form::Loop kEach = Each<apply>::loop;
+
+namespace reals = arithmetic::reals;
 
 }  // namespace
+
+const Form kForms[kFormCount] = {
+    {"number"},
+    {"text"},
+    {"name"},
+    {"column"},
+    {"spread"},
+    {"refuse"},
+    {"both", 2},
+    {"either", 2},
+    {"choose", 3},
+    {"equal", 2, kEach<arithmetic::equal<int64_t>>, kEach<arithmetic::equal<double>>, true},
+    {"less", 2, kEach<arithmetic::less<int64_t>>, kEach<arithmetic::less<double>>, true},
+    {"less_equal", 2, kEach<arithmetic::less_equal<int64_t>>, kEach<arithmetic::less_equal<double>>, true},
+    {"negation", 1, kEach<arithmetic::negation<int64_t>>, kEach<arithmetic::negation<double>>, true},
+    {"truth", 1, kEach<arithmetic::truth<int64_t>>, kEach<arithmetic::truth<double>>, true},
+    {"add", 2, kEach<arithmetic::add>, kEach<reals::add>},
+    {"subtract", 2, kEach<arithmetic::subtract>, kEach<reals::subtract>},
+    {"multiply", 2, kEach<arithmetic::multiply>, kEach<reals::multiply>},
+    {"floor_divide", 2, kEach<arithmetic::floor_divide>, kEach<reals::floor_divide>},
+    {"divide", 2, nullptr, kEach<reals::divide>},
+    {"modulo", 2, kEach<arithmetic::modulo>, kEach<reals::modulo>},
+    {"minimum", 2, kEach<arithmetic::minimum>, kEach<minimum>},
+    {"maximum", 2, kEach<arithmetic::maximum>, kEach<maximum>},
+    {"absolute", 1, kEach<arithmetic::absolute>, kEach<reals::absolute>},
+    {"ceil_div", 2, kEach<arithmetic::ceil_div>, kEach<reals::ceil_div>},
+    {"**", 2, kEach<arithmetic::power>},
+    {"log2", 1, kEach<arithmetic::log2>},
+    {"power_of_two", 1, kEach<arithmetic::power_of_two>},
+    {"magic_mul", 1, kEach<arithmetic::magic_mul>},
+    {"magic_shift", 1, kEach<arithmetic::magic_shift>},
+    {"floor_sum", 4, kEach<arithmetic::floor_sum>},
+};
 
 int64_t* Space::registers(const Node& node, Problem* problem) {
     return (node.dynamic ? problem->values_.data() : fixed_.data()) + node.place;
 }
 
 void Space::compute(int32_t number, Problem* problem) {
-    const Node& node = nodes_[size_t(number)];
+    const Node& node = nodes[size_t(number)];
     uint8_t& done = node.dynamic ? problem->computed_[size_t(number)] : computed_[size_t(number)];
     if (done) return;
     try {
@@ -71,12 +99,11 @@ void Space::compute(int32_t number, Problem* problem) {
 
 void Space::execute(const Node& node, Problem* problem) {
     int64_t* const out = registers(node, problem);
-    const Domain& domain = domains_[size_t(node.domain)];
+    const Domain& domain = domains[size_t(node.domain)];
     const int64_t count = domain.size;
     const auto operand = [&](int number) {
-        const Node& from = nodes_[size_t(node.operands[number])];
-        return Operand{registers(from, problem), domains_[size_t(from.domain)].scalar ? 0 : 1,
-                       from.kind == Kind::kReal};
+        const Node& from = nodes[size_t(node.operands[number])];
+        return Operand{registers(from, problem), domains[size_t(from.domain)].scalar ? 0 : 1, from.kind == Kind::kReal};
     };
     const auto read = [&](int number) {
         compute(node.operands[number], problem);
@@ -91,25 +118,26 @@ void Space::execute(const Node& node, Problem* problem) {
                 std::copy(values.begin(), values.end(), out);
                 return;
             }
-            const auto& digits = rows_.digits[size_t(node.number)];
-            const auto& values = tunables_[size_t(node.number)].values;
+            const auto& digits = rows.digits[size_t(node.number)];
+            const auto& values = tunables[size_t(node.number)].values;
             for (int64_t i = 0; i < count; i++)
                 out[i] = values[size_t(digits[size_t(domain.first.empty() ? i : domain.first[size_t(i)])])];
             return;
         }
-        case Operation::kInput: {
-            const std::string& name = texts_[size_t(node.number)];
-            PyObject* const value = PyDict_GetItem(problem->names_.ptr(), keys_[size_t(node.number)].ptr());
-            if (!value) throw Refusal{" needs " + name};
+        case Operation::kName: {
+            const nb::str& name = texts[size_t(node.number)];
+            PyObject* const value = PyDict_GetItem(problem->names_.ptr(), name.ptr());
+            if (!value) throw Refusal{std::string(" needs ") + name.c_str()};
             if (!nb::try_cast<int64_t>(nb::handle(value), out[0]))
-                throw Refusal{": " + name + " is " + nb::cast<std::string>(nb::repr(value)) + ", expected an integer"};
+                throw Refusal{std::string(": ") + name.c_str() + " is " + nb::cast<std::string>(nb::repr(value)) +
+                              ", expected an integer"};
             return;
         }
-        case Operation::kRefuse: throw Refusal{": " + text(node.number)};
+        case Operation::kRefuse: throw Refusal{std::string(": ") + texts[size_t(node.number)].c_str()};
         case Operation::kSpread: {
-            const Node& from = nodes_[size_t(node.operands[0])];
+            const Node& from = nodes[size_t(node.operands[0])];
             const Operand a = read(0);
-            const auto& index = domains_[size_t(from.domain)].index;
+            const auto& index = domains[size_t(from.domain)].index;
             for (int64_t i = 0; i < count; i++)
                 out[i] = a.first[index[size_t(domain.first.empty() ? i : domain.first[size_t(i)])]];
             return;
@@ -123,8 +151,7 @@ void Space::execute(const Node& node, Problem* problem) {
                 return;
             }
             const Operand b = read(1);
-            if (either) binary(out, count, a, b, [](int64_t x, int64_t y) { return x | y; });
-            else binary(out, count, a, b, [](int64_t x, int64_t y) { return x & y; });
+            for (int64_t i = 0; i < count; i++) out[i] = either ? a[i] | b[i] : a[i] & b[i];
             return;
         }
         case Operation::kChoose: {
@@ -142,80 +169,32 @@ void Space::execute(const Node& node, Problem* problem) {
         }
         default: break;
     }
-    const Operand a = read(0);
-    if (node.operands[1] < 0) {
-        switch (node.operation) {
-            case Operation::kNegation:
-            case Operation::kTruth: {
-                const bool wanted = node.operation == Operation::kTruth;
-                for (int64_t i = 0; i < count; i++) out[i] = (a.is_real ? a.real(i) != 0.0 : a[i] != 0) == wanted;
-                return;
-            }
-            case Operation::kAbsolute:
-                if (a.is_real) reals(out, count, a, a, [](double x, double) { return std::fabs(x); });
-                else unary(out, count, a, [](int64_t x) { return x < 0 ? arithmetic::subtract(0, x) : x; });
-                return;
-            case Operation::kLog2: return unary(out, count, a, arithmetic::log2);
-            case Operation::kPowerOfTwo: return unary(out, count, a, arithmetic::power_of_two);
-            case Operation::kMagicMul: return unary(out, count, a, arithmetic::magic_mul);
-            default: return unary(out, count, a, arithmetic::magic_shift);
-        }
+    const Form& form = kForms[size_t(node.operation)];
+    Operand operands[4];
+    bool real = form.whole == nullptr;
+    for (size_t i = 0; i < form.operands; i++) {
+        operands[i] = read(int(i));
+        real = real || (operands[i].is_real && form.real);
     }
-    const Operand b = read(1);
-    using Whole = int64_t (*)(int64_t, int64_t);
-    using Real = double (*)(double, double);
-    switch (node.operation) {
-        case Operation::kEqual: return compared(out, count, a, b, [](auto x, auto y) { return x == y; });
-        case Operation::kLess: return compared(out, count, a, b, [](auto x, auto y) { return x < y; });
-        case Operation::kLessEqual: return compared(out, count, a, b, [](auto x, auto y) { return x <= y; });
-        default: break;
-    }
-    if (node.kind == Kind::kReal) {
-        switch (node.operation) {
-            case Operation::kAdd: return reals(out, count, a, b, [](double x, double y) { return x + y; });
-            case Operation::kSubtract: return reals(out, count, a, b, [](double x, double y) { return x - y; });
-            case Operation::kMultiply: return reals(out, count, a, b, [](double x, double y) { return x * y; });
-            case Operation::kFloorDivide: return reals(out, count, a, b, Real(arithmetic::floor_divide));
-            case Operation::kModulo: return reals(out, count, a, b, Real(arithmetic::modulo));
-            case Operation::kMinimum: return reals(out, count, a, b, minimum);
-            case Operation::kMaximum: return reals(out, count, a, b, maximum);
-            case Operation::kCeilDiv: return reals(out, count, a, b, Real(arithmetic::ceil_div));
-            default: return reals(out, count, a, b, [](double x, double y) { return y == 0.0 ? 0.0 : x / y; });
-        }
-    }
-    switch (node.operation) {
-        case Operation::kAdd: return binary(out, count, a, b, arithmetic::add);
-        case Operation::kSubtract: return binary(out, count, a, b, arithmetic::subtract);
-        case Operation::kMultiply: return binary(out, count, a, b, arithmetic::multiply);
-        case Operation::kFloorDivide: return binary(out, count, a, b, Whole(arithmetic::floor_divide));
-        case Operation::kModulo: return binary(out, count, a, b, Whole(arithmetic::modulo));
-        case Operation::kPower: return binary(out, count, a, b, arithmetic::power);
-        case Operation::kMinimum: return binary(out, count, a, b, [](int64_t x, int64_t y) { return std::min(x, y); });
-        case Operation::kMaximum: return binary(out, count, a, b, [](int64_t x, int64_t y) { return std::max(x, y); });
-        case Operation::kCeilDiv: return binary(out, count, a, b, Whole(arithmetic::ceil_div));
-        default: {
-            const Operand c = read(2), d = read(3);
-            for (int64_t i = 0; i < count; i++) out[i] = arithmetic::floor_sum(a[i], b[i], c[i], d[i]);
-        }
-    }
+    (real ? form.real : form.whole)(out, count, operands);
 }
 
 Reader Space::read(int32_t number, Problem* problem) {
-    require(number >= 0 && number < int32_t(nodes_.size()), "expression: expected one of the space");
-    const Node& node = nodes_[size_t(number)];
+    require(number >= 0 && number < int32_t(nodes.size()), "expression: expected one of the space");
+    const Node& node = nodes[size_t(number)];
     require(problem || !node.dynamic, "expression: expected a problem");
     if (problem && problem->values_.size() < size_t(dynamic_)) problem->values_.resize(size_t(dynamic_));
-    if (problem && problem->computed_.size() < nodes_.size()) problem->computed_.resize(nodes_.size());
+    if (problem && problem->computed_.size() < nodes.size()) problem->computed_.resize(nodes.size());
     compute(number, problem);
-    const Domain& domain = domains_[size_t(node.domain)];
+    const Domain& domain = domains[size_t(node.domain)];
     return {registers(node, problem), domain.index.empty() ? nullptr : domain.index.data(), domain.scalar ? 0 : 1,
             node.kind == Kind::kReal};
 }
 
-void Space::set_conditions(const std::vector<int32_t>& nodes) {
+void Space::set_conditions(const std::vector<int32_t>& conditions) {
     uint64_t support = 0;
-    for (const int32_t number : nodes)
-        conditions_[node(number).domain].push_back(number), support |= node(number).support;
+    for (const int32_t number : conditions)
+        conditions_[nodes[size_t(number)].domain].push_back(number), support |= nodes[size_t(number)].support;
     tested_ = domain_of(support);
 }
 
@@ -233,10 +212,10 @@ std::vector<int64_t> Space::valid(Problem* problem, std::vector<int64_t> rows) {
         filtered.resize(count);
     };
     // Test one row of each combination of the conditions' tunables if few combinations exist.
-    const Domain& tested = domains_[size_t(tested_)];
+    const Domain& tested = domains[size_t(tested_)];
     std::vector<int64_t> first(tested.first.begin(), tested.first.end());
     for (const auto& [number, conditions] : conditions_) {
-        const Domain& domain = domains_[size_t(number)];
+        const Domain& domain = domains[size_t(number)];
         truths.assign(size_t(domain.size), 1);
         for (const int32_t condition : conditions) {
             const Reader value = read(condition, problem);
@@ -254,15 +233,9 @@ std::vector<int64_t> Space::valid(Problem* problem, std::vector<int64_t> rows) {
     return rows;
 }
 
-Problem::Problem(nb::object space, nb::dict names, nb::dict tensor_bytes, bool too_large, double flops, double bytes)
-    : flops(flops),
-      bytes(bytes),
-      kept_(space),
-      space_(&nb::cast<Space&>(space)),
-      names_(names),
-      tensor_bytes_(tensor_bytes),
-      too_large_(too_large) {
-    auto& spare = space_->spare_;
+Problem::Problem(Space& space, nb::dict names, nb::dict tensor_bytes, bool too_large, double flops, double bytes)
+    : space(space), too_large(too_large), flops(flops), bytes(bytes), names_(names), tensor_bytes_(tensor_bytes) {
+    auto& spare = space.spare_;
     if (!spare.empty()) {
         values_ = std::move(spare.back());
         spare.pop_back();
@@ -270,7 +243,7 @@ Problem::Problem(nb::object space, nb::dict names, nb::dict tensor_bytes, bool t
 }
 
 Problem::~Problem() {
-    if (space_->spare_.size() < kMostSpare) space_->spare_.push_back(std::move(values_));
+    if (space.spare_.size() < kMostSpare) space.spare_.push_back(std::move(values_));
 }
 
 double Problem::tensor_bytes(const nb::object& name) const {

@@ -31,11 +31,9 @@ int32_t Trees::ordered(double value) {
     return bits >= 0 ? bits : bits ^ 0x7fffffff;
 }
 
-Trees::Trees(Array<const int64_t, 1> start, Array<const int64_t, 1> left, Array<const int64_t, 1> feature,
-             Array<const float, 1> threshold, Array<const float, 1> leaf, double base, int64_t levels)
+Trees::Trees(const Row<const int64_t>& starts, const Row<const int64_t>& lefts, const Row<const int64_t>& features,
+             const Row<const float>& thresholds, const Row<const float>& leaves, double base, int64_t levels)
     : base_(base), levels_(levels) {
-    const Row<const int64_t> starts(start), lefts(left), features(feature);
-    const Row<const float> thresholds(threshold), leaves(leaf);
     const int64_t nodes = leaves.size;
     require(lefts.size == nodes && features.size == nodes && thresholds.size == nodes,
             "trees: expected as many nodes everywhere");
@@ -54,18 +52,16 @@ Trees::Trees(Array<const int64_t, 1> start, Array<const int64_t, 1> left, Array<
     finish();
 }
 
-Trees::Trees(int64_t features, int64_t trees, int64_t levels, Flat<uint16_t> columns_of, Flat<float> values_of,
-             double base)
+Trees::Trees(int64_t features, int64_t trees, int64_t levels, const Row<const uint16_t>& columns,
+             const Row<const float>& values, double base)
     : base_(base), levels_(levels), features_(features) {
-    const Row<const uint16_t> columns(columns_of.data(), int64_t(columns_of.size()));
-    const Row<const float> values(values_of.data(), int64_t(values_of.size()));
     require(features >= 0 && features < 1 << 15, "features: expected fewer than 32,768");
     require(trees >= 0 && trees < (1 << 20) && levels >= 0 && levels < 16, "levels: expected 0 to 15");
     require(columns.size == trees * ((int64_t(1) << levels) - 1), "columns: expected one of each split");
     require(values.size == trees * ((int64_t(2) << levels) - 1), "values: expected one of each node");
     require(all_within(columns, 0, 2 * features), "columns: a split on a feature that does not exist");
     // The first copy of a row's features is for splits at which missing values go right.
-    any_left_ = std::any_of(columns.data, columns.data + columns.size, [&](int64_t each) { return each < features; });
+    any_left_ = !all_within(columns, features, 2 * features);
     std::vector<std::pair<int64_t, int64_t>> order;  // level, and place within the tree's level
     for (int64_t tree = 0; tree < trees; tree++) {
         start_.push_back(nodes_.size());
@@ -154,18 +150,16 @@ void Trees::add(std::vector<Descent>& rows) const {
     }
 }
 
-TreeReader::TreeReader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
-                       Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns)
-    : kept_(trees),
-      trees_(&nb::cast<const Trees&>(trees)),
-      columns_(copied(Row<const int64_t>(columns))),
-      places_(copied(Row<const int64_t>(places))),
-      own_columns_(copied(Row<const int64_t>(own_columns))) {
-    const Table<const float> table(rows);
-    backends_ = table.rows, features_ = table.columns;
-    require(features_ >= trees_->width() && columns_.size() == places_.size() &&
-                all_within(Row<const int64_t>(columns), 0, features_) &&
-                all_within(Row<const int64_t>(own_columns), 0, features_),
+TreeReader::TreeReader(const Trees& trees, const Table<const float>& table, const Row<const int64_t>& columns,
+                       const Row<const int64_t>& places, const Row<const int64_t>& own_columns)
+    : trees_(trees),
+      columns_(copied(columns)),
+      places_(copied(places)),
+      own_columns_(copied(own_columns)),
+      backends_(table.rows),
+      features_(table.columns) {
+    require(features_ >= trees_.width() && columns.size == places.size && all_within(columns, 0, features_) &&
+                all_within(own_columns, 0, features_),
             "rows: expected the features of the trees");
     for (const int64_t place : places_) {
         require(place >= 0 && place < 1 << 20, "places: expected rows of a table");
@@ -182,9 +176,8 @@ void TreeReader::fill(const Inputs& inputs, const std::vector<Cell>& cells, cons
     require(values.rows == backends_ && inputs.table.rows >= table_rows_ && inputs.table.columns == count &&
                 inputs.least.size == count && inputs.base.columns == count &&
                 (inputs.base.rows == 1 || inputs.base.rows == backends_) &&
-                (own_columns_.empty() ||
-                 (inputs.own && inputs.own->shape(0) == own_columns_.size() &&
-                  int64_t(inputs.own->shape(1)) == backends_ && int64_t(inputs.own->shape(2)) == count)),
+                inputs.own.rows == backends_ * int64_t(own_columns_.size()) &&
+                (own_columns_.empty() || inputs.own.columns == count),
             "table: expected the features of as many problems as values");
     const auto base_of = [&](const Cell& cell) {
         return inputs.base(inputs.base.rows > 1 ? cell.backend : 0, cell.problem);
@@ -202,11 +195,11 @@ void TreeReader::fill(const Inputs& inputs, const std::vector<Cell>& cells, cons
                 row[1 + columns_[c]] = Trees::ordered(inputs.table(places_[c], cell.problem));
             for (size_t c = 0; c < own_columns_.size(); c++)
                 row[1 + own_columns_[c]] =
-                    Trees::ordered(inputs.own->view()(c, size_t(cell.backend), size_t(cell.problem)));
-            rows.push_back({row, number, std::log(cell.enough / base_of(cell)), trees_->base()});
+                    Trees::ordered(inputs.own(int64_t(c) * backends_ + cell.backend, cell.problem));
+            rows.push_back({row, number, std::log(cell.enough / base_of(cell)), trees_.base()});
             values(cell.backend, cell.problem) = kInfinity;
         }
-        trees_->add(rows);
+        trees_.add(rows);
         for (const Trees::Descent& row : rows) {
             const Cell& cell = cells[row.number];
             const double ratio = std::exp(minimum(maximum(row.sum, -kMostRatio), kMostRatio));
@@ -216,32 +209,27 @@ void TreeReader::fill(const Inputs& inputs, const std::vector<Cell>& cells, cons
     }
 }
 
-void TreeReader::fill_all(Array<const double, 2> table, Array<const double, 3> own, Array<const double, 2> base,
-                          Array<const double, 1> least, double most, Array<double, 2> filled) const {
-    const Table<double> values(filled);
+void TreeReader::fill_all(const Table<const double>& table, const Table<const double>& own,
+                          const Table<const double>& base, const Row<const double>& least, double most,
+                          const Table<double>& values) const {
     std::vector<Cell> cells;
     for (int64_t problem = 0; problem < values.columns; problem++)
         for (int64_t backend = 0; backend < values.rows; backend++) cells.push_back({backend, problem, kInfinity});
     fill({table, base, least, most, own}, cells, values);
 }
 
-void bind_trees(nb::module_& module) {
-    const auto exact = [] { return nb::arg().noconvert(); };
-    nb::class_<Trees>(module, "Trees")
-        .def(nb::init<Array<const int64_t, 1>, Array<const int64_t, 1>, Array<const int64_t, 1>, Array<const float, 1>,
-                      Array<const float, 1>, double, int64_t>(),
-             exact(), exact(), exact(), exact(), exact(), nb::arg(), nb::arg())
-        .def(nb::init<int64_t, int64_t, int64_t, Trees::Flat<uint16_t>, Trees::Flat<float>, double>(), nb::arg(),
-             nb::arg(), nb::arg(), exact(), exact(), nb::arg())
-        .def(
-            "predict",
-            [](const Trees& self, Array<const float, 2> matrix, Array<double, 1> sums) { self.predict(matrix, sums); },
-            exact(), exact());
-    nb::class_<TreeReader>(module, "Reader")
-        .def(nb::init<nb::object, Array<const float, 2>, Array<const int64_t, 1>, Array<const int64_t, 1>,
-                      Array<const int64_t, 1>>(),
-             nb::arg(), exact(), exact(), exact(), exact())
-        .def("fill", &TreeReader::fill_all, exact(), exact(), exact(), exact(), nb::arg(), exact());
-}
+namespace {
 
+const Binding kBinding([](nb::module_& module) {
+    using Whole = Row<const int64_t>;
+    nb::class_<Trees>(module, "Trees")
+        .def(nb::init<Whole, Whole, Whole, Row<const float>, Row<const float>, double, int64_t>())
+        .def(nb::init<int64_t, int64_t, int64_t, Row<const uint16_t>, Row<const float>, double>())
+        .def("predict", &Trees::predict);
+    nb::class_<TreeReader>(module, "Reader")
+        .def(nb::init<const Trees&, Table<const float>, Whole, Whole, Whole>(), nb::keep_alive<1, 2>())
+        .def("fill", &TreeReader::fill_all);
+});
+
+}  // namespace
 }  // namespace kernrec::query

@@ -7,17 +7,15 @@ namespace kernrec::query {
 
 class Trees {
   public:
-    template <class T>
-    using Flat = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
     // T trees with N nodes in total. start: first node of each tree, (T,). left, feature, threshold, leaf: values of
     // each node, (N,). A leaf is its own left child, and its threshold is NaN.
-    Trees(Array<const int64_t, 1> start, Array<const int64_t, 1> left, Array<const int64_t, 1> feature,
-          Array<const float, 1> threshold, Array<const float, 1> leaf, double base, int64_t levels);
+    Trees(const Row<const int64_t>& start, const Row<const int64_t>& left, const Row<const int64_t>& feature,
+          const Row<const float>& threshold, const Row<const float>& leaf, double base, int64_t levels);
     // T complete trees of L levels over F features. Nodes are numbered level by level, with the trees side by side: the
     // children of node n are 2 n + T and 2 n + T + 1. columns: feature of each split, plus F if missing values go
     // right. values: thresholds of all splits, then all leaves.
-    Trees(int64_t features, int64_t trees, int64_t levels, Flat<uint16_t> columns, Flat<float> values, double base);
+    Trees(int64_t features, int64_t trees, int64_t levels, const Row<const uint16_t>& columns,
+          const Row<const float>& values, double base);
 
     // Row that descends the trees: ordered features, and the sum of the leaves that it has reached.
     struct Descent {
@@ -64,8 +62,8 @@ class TreeReader {
   public:
     // rows: features of each backend, (S, F). Row places[i] of `Inputs::table` contains feature columns[i] of each
     // problem. Features in `own_columns` depend on problem and backend: `Inputs::own`.
-    TreeReader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
-               Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns);
+    TreeReader(const Trees& trees, const Table<const float>& rows, const Row<const int64_t>& columns,
+               const Row<const int64_t>& places, const Row<const int64_t>& own_columns);
 
     // Features of N problems, and what the trees correct.
     struct Inputs {
@@ -73,7 +71,7 @@ class TreeReader {
         Table<const double> base;  // (S, N), or (1, N) if equal for all backends
         Row<const double> least;  // lower bounds, (N,)
         double most;  // upper bound
-        std::optional<Array<const double, 3>> own;  // features of backends and problems, (own columns, S, N)
+        Table<const double> own;  // features of backends and problems, (own columns * S, N)
     };
     // Value to compute for a backend and a problem. The exact value only matters if it is less than `enough`.
     struct Cell {
@@ -87,12 +85,11 @@ class TreeReader {
     // becomes infinite.
     void fill(const Inputs& inputs, const std::vector<Cell>& cells, const Table<double>& values) const;
     // Fill all values in `filled` (S, N).
-    void fill_all(Array<const double, 2> table, Array<const double, 3> own, Array<const double, 2> base,
-                  Array<const double, 1> least, double most, Array<double, 2> filled) const;
+    void fill_all(const Table<const double>& table, const Table<const double>& own, const Table<const double>& base,
+                  const Row<const double>& least, double most, const Table<double>& values) const;
 
   private:
-    nb::object kept_;
-    const Trees* trees_;
+    const Trees& trees_;
     std::vector<int64_t> columns_, places_, own_columns_;
     std::vector<int32_t> rows_;
     int64_t backends_ = 0, features_ = 0, table_rows_ = 0;

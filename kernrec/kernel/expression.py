@@ -37,18 +37,8 @@ Namespace = Mapping[str, Any]
 Tree = tuple[Any, ...]
 """Node of an expression tree: number in `OPERATIONS`, then the operands. A leaf has a value instead of operands."""
 
-OPERATIONS = {
-    name: number
-    for number, name in enumerate(
-        (
-            "number", "text", "column", "name", "spread", "refuse",
-            "add", "subtract", "multiply", "floor_divide", "divide", "modulo", "power", "equal", "less", "less_equal",
-            "both", "either", "negation", "truth", "choose", "minimum", "maximum", "absolute", "ceil_div", "log2",
-            "power_of_two", "magic_mul", "magic_shift", "floor_sum",
-        )
-    )
-}  # fmt: skip
-"""Number of each operation, as in engine/query/space.h."""
+OPERATIONS: dict[str, int] = query.OPERATIONS
+"""Number of each operation, as in engine/query/space_values.cpp."""
 
 _HALF = 1 << 63
 _ALPHABET = re.compile(r"[A-Za-z0-9_ +\-*/%<>=!(),.'\"]*")
@@ -191,7 +181,7 @@ FUNCTIONS: dict[str, _Function] = {
 
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.FloorDiv: "floor_divide", ast.Div: "divide",
-    ast.Mod: "modulo", ast.Pow: "power",
+    ast.Mod: "modulo", ast.Pow: "**",
 }  # fmt: skip
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, bool]] = {
     ast.Lt: ("less", False), ast.LtE: ("less_equal", False), ast.Gt: ("less", True), ast.GtE: ("less_equal", True),

@@ -76,7 +76,7 @@ class Space:
             if reason.startswith("over"):
                 reason = f"the space of {kernel.name} has {reason}; add constraints"
             raise UsageError(reason) from None
-        self.in_engine.set_names([tunable.name for tunable in kernel.tunables])
+        self.in_engine.config_names = [tunable.name for tunable in kernel.tunables]
         self._count: int = self.in_engine.count
 
     def __len__(self) -> int:

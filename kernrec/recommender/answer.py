@@ -72,7 +72,7 @@ def build_recommendations(
 
 def build_recommendation(candidates: CandidateSet, point: int, position: int) -> Recommendation:
     """Build a recommendation without a rank for the candidate at index `position`."""
-    _, rows, fastest = candidates.ranked.ranking.described(candidates.part, point, position, SOURCES)
+    _, rows, fastest = candidates.in_engine.described(point, position, SOURCES)
     return build_recommendations(candidates, rows, fastest)[0]
 
 
@@ -90,9 +90,9 @@ def saving_of(candidates: CandidateSet, position: int, query: Query) -> Saving |
         return None
     points: Sequence[OperatingPoint] = candidates.points
     if len(points) > 1:
-        best = candidates.ranked.ranking.saving(candidates.part, position, NO_LOSS, WORTH_SAYING)
+        best = candidates.in_engine.saving(position, NO_LOSS, WORTH_SAYING)
     else:
-        gpu, (number, *nominal) = candidates.gpu, candidates.ranked.ranking.nominal(candidates.part, position)
+        gpu, (number, *nominal) = candidates.gpu, candidates.in_engine.nominal(position)
         power, (core_s, dram_s, *_) = candidates.ranked.kernels[number].table.power, nominal
         if core_s * power.boost_hz > dram_s * power.running_hz:
             return None  # A lower power limit slows the core clock, which is the bottleneck.

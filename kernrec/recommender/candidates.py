@@ -19,6 +19,7 @@ from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.rank import KernelMeasurements, RankedKernel, RankedSpace
 from kernrec.store import MeasuredAnswer
 from kernrec.util.cached_property import cached_property
+from kernrec.util.engine import query
 
 if TYPE_CHECKING:
     from kernrec.model.learn.features import ModelInputs
@@ -45,7 +46,7 @@ class KernelCandidates:
         """Table of the kernel's configs, index of each candidate in the table, and the kernel's measurements."""
         self.ran = kernel.trained or kernel.is_measured
         """Whether the kernel was measured on this GPU, or has a model that was trained on such measurements."""
-        self.heuristic = kernel.heuristics[self._problem] or 0
+        self.heuristic = kernel.heuristics[self._problem]
         """Index of the candidate that the occupancy heuristic picks."""
 
     @cached_property
@@ -162,33 +163,43 @@ class CandidateSet:
         points = range(len(ranked.points)) if points is None else points
         self.point_range = slice(points.start, points.stop)
         self.points: tuple[OperatingPoint, ...] = ranked.points[points.start : points.stop]
-        self.part = number, self._numbers.start, self._numbers.stop, points.start, points.stop
-        """Argument for the engine: index of the problem, range of kernels, and range of operating points."""
-        self.starts = [0]
-        """Index of the first candidate of each kernel that has candidates, then the number of all candidates."""
+        kernels = self._numbers
+        self.in_engine = query.Candidates(
+            ranked.ranking, number, kernels.start, kernels.stop, points.start, points.stop
+        )
+        self.any_measured, self.any_ran = self.in_engine.any_measured, self.in_engine.any_ran
+        """`any_measured`: whether any candidate was measured. `any_ran`: whether `ran` is true for any kernel."""
         self.every_kernel: Sequence[RankedKernel] = ranked.kernels[self._numbers.start : self._numbers.stop]
         """All kernels, including those that cannot run the problem."""
-        self.tables: list[StaticTable] = []
-        self.runnable = 0
-        """Number of configs that can run the problem, including those without an estimate."""
-        self.any_measured = self.any_ran = False
-        """`any_measured`: whether any candidate was measured. `any_ran`: whether `ran` is true for any kernel."""
-        self.scopes: list[ModelScope] = []
-        """Trained models that correct the costs of candidates."""
-        for place in self._numbers:
-            kernel = ranked.kernels[place]
-            self.runnable += kernel.counts[number]
-            first, end = kernel.starts[number : number + 2]
-            if end > first:
-                self.tables.append(kernel.table)
-                self.starts.append(self.starts[-1] + end - first)
-                self.any_measured |= kernel.is_measured
-                self.any_ran |= kernel.is_measured or kernel.trained
-                if kernel.model is not None and (scope := kernel.scope_on(number)) is not None:
-                    self.scopes.append(scope)
 
     def __len__(self) -> int:
-        return self.starts[-1]
+        count: int = self.in_engine.count
+        return count
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Index of the first candidate of each kernel that has candidates, then the number of all candidates."""
+        return [*(start for _, start in self.in_engine.segments), len(self)]
+
+    @cached_property
+    def _runnable_kernels(self) -> list[RankedKernel]:
+        return [self.ranked.kernels[number] for number, _ in self.in_engine.segments]
+
+    @property
+    def tables(self) -> list[StaticTable]:
+        """Tables of the kernels that have candidates."""
+        return [kernel.table for kernel in self._runnable_kernels]
+
+    @property
+    def runnable(self) -> int:
+        """Number of configs that can run the problem, including those without an estimate."""
+        return sum([kernel.counts[self.number] for kernel in self.every_kernel])
+
+    @cached_property
+    def scopes(self) -> "list[ModelScope]":
+        """Trained models that correct the costs of candidates."""
+        scopes = [kernel.scope_on(self.number) for kernel in self._runnable_kernels]
+        return [scope for scope in scopes if scope is not None]
 
     @cached_property
     def considered(self) -> list[KernelCandidates]:
@@ -237,13 +248,13 @@ class CandidateSet:
     @cached_property
     def fastest(self) -> int:
         """Index of the candidate with the lowest latency times `risk`, a factor for uncertainty, at the first point."""
-        position: int = self.ranked.ranking.fastest(self.part)
+        position: int = self.in_engine.fastest()
         return position
 
     @property
     def fastest_kernel(self) -> tuple[Kernel, float]:
         """Kernel of the `fastest` candidate, and the candidate's latency in seconds."""
-        number, latency_s = self.ranked.ranking.fastest_kernel(self.part)
+        number, latency_s = self.in_engine.fastest_kernel()
         return self.ranked.kernels[number].table.kernel, latency_s
 
     @cached_property

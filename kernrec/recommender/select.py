@@ -44,7 +44,7 @@ def select(candidates: CandidateSet, query: Query) -> list[Picked]:
 
     Raise `UsageError` if no candidate satisfies the bounds.
     """
-    picked = candidates.ranked.ranking.select(candidates.part, bounds_of(query), 0)
+    picked = candidates.in_engine.select(bounds_of(query), 0)
     selected: list[Picked] = reachable(picked, query, candidates.gpu.name)
     return selected
 
@@ -86,8 +86,8 @@ def rows_of(
     Raises:
         KernrecError: no candidate has an estimate that the laws of physics allow.
     """
-    ranking, bounds = candidates.ranked.ranking, bounds_of(query)
-    rows = ranking.recommended(candidates.part, bounds, first, query.each_config, of_op, other_kind, SOURCES)
+    arguments = bounds_of(query), first, query.each_config, of_op, other_kind, SOURCES
+    rows = candidates.in_engine.recommended(*arguments)
     picked: tuple[list[Row], list[Row], tuple[float, float]] = reachable(rows, query, candidates.gpu.name)
     if isinf(picked[2][0]):
         raise KernrecError(f"every predicted time of {candidates.problem.key} is impossible on {candidates.gpu.name}")

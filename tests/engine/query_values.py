@@ -23,7 +23,7 @@ from kernrec.model.learn.features import matrix, names
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import least_seconds
 from kernrec.op import find_op
-from tests.helpers.dram_traffic import dram_bytes
+from tests.helpers.engine_objects import dram_bytes
 from tests.helpers.simulated_groups import simulated_inputs
 
 GPUS = ("t4", "a100-sxm4-80gb", "rtx4090", "h200-sxm", "b200")

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernrec.kernel.expression import OPERATIONS, Expression, parse
+from kernrec.kernel.expression import OPERATIONS, Expression, literal
 from kernrec.model.analytical.demand import PIPES, QUANTITIES
 from kernrec.util import engine, engine_file
 from kernrec.util.engine import query
 from tests.engine.query_values import values
+from tests.helpers.engine_objects import candidates, costs, integers, launch
 from tests.helpers.paths import ROOT
 
 RELEASE = Path(__file__).with_name("query_values.json")
@@ -30,33 +31,8 @@ def test_query_results_equal_release_0_1_0():
         np.testing.assert_allclose(computed[name], expected, rtol=within, atol=1e-12, err_msg=name)
 
 
-def integers(*numbers: int) -> np.ndarray:
-    return np.array(numbers, dtype=np.int64)
-
-
 def evaluate_node(*node: object) -> None:
     query.evaluated(Expression("x", frozenset(), node, False), {}, 1)
-
-
-def launch(**changed: object) -> object:
-    arguments = {
-        "space": query.Space({"a": integers(1, 2)}, None, {}, {}, [], [], 9),
-        "access": query.Access(integers(0), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)),
-        "demand": query.Demand(np.ones((1, 1, len(QUANTITIES))), False, True),
-        "device": query.Device(*[1.0] * 7, False, 1.0, 1.0), "loops": 0,
-        "figures": [parse("a"), None, parse("a"), None], "tensors": [("x", None, 0.0)], "variant": integers(0, 0),
-        "performed": np.ones(2, bool), "geometry": np.ones((3, 2)), "quick": np.ones((1, 3, 2)), "start_clk": 1.0,
-        "counted": True, "given": None,
-    } | changed  # fmt: skip
-    return query.Launch(*arguments.values()), arguments["space"]
-
-
-def costs(rows: np.ndarray, problems: int = 1, **changed: object) -> object:
-    made, space = launch(**changed)  # type: ignore[misc]
-    figures = np.ones(2, bool), np.ones(2), np.ones((4, 2)), np.ones((2, 2), np.int64)
-    kernel = query.Kernel(space, [made], *figures, False, 1.0, 1.0)
-    each = [({}, {"x": 4.0}, False, 1.0, 1.0)] * problems
-    return query.Costs([(kernel, each, rows, None, None, None)], None, 0, 0)
 
 
 def quantities(count: int) -> np.ndarray:
@@ -71,17 +47,16 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a tree that is no tuple": lambda: evaluate_node(OPERATIONS["negation"], 7),
     "a digit outside": lambda: query.Space({"a": integers(1, 2)}, np.array([[2]]), {}, {}, [], [], 9),
     "a tunable outside": lambda: query.Space({"a": integers(1, 2)}, None, {}, {}, [], [], 9).groups([1]),
-    "a launch without waits": lambda: launch(figures=[parse("a"), None, None, None]),
-    "a launch without blocks": lambda: launch(figures=[None, None, parse("a"), None]),
+    "a launch without waits": lambda: launch(figures=[literal(1), None, None, None]),
+    "a launch without blocks": lambda: launch(figures=[None, None, literal(1), None]),
     "a launch of another space": lambda: launch(variant=integers(0, 0, 0)),
     "a variant of a launch outside": lambda: launch(variant=integers(0, 1)),
     "work of other configs": lambda: launch(given=np.ones((10, 3))),
     "a row outside": lambda: costs(integers(0, 2)),
     "a position outside": lambda: costs(integers(0, 1)).fill(0, 1, integers(1), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
     "a position of launches outside": lambda: costs(integers(0, 1)).launches(0, 2),  # type: ignore[attr-defined]
-    "costs of other shapes": lambda: query.select(
-        np.ones((1, 2)), np.ones((1, 2)), np.ones((1, 1)), np.ones((1, 2)), (0, 1, np.inf, np.inf, -1)
-    ),
+    "costs of other shapes": lambda: query.pareto_front(np.ones(2), np.ones(1)),
+    "points outside": lambda: candidates(np.ones((1, 2)), np.ones((1, 2))).select((1, 1, np.inf, np.inf, -1), 1),  # type: ignore[attr-defined]
     "a kernel outside": lambda: costs(integers(0, 1)).fill(1, 0, integers(0), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
     "too few leaves": lambda: query.Trees(1, 3, 0, np.zeros(0, np.uint16), TREE, 0.0),
     "missing values that a reader does not know": lambda: query.Reader(

@@ -3,22 +3,27 @@
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import all_gpus, find_gpu
+from kernrec.model.analytical.spread import SOURCES
 from kernrec.op import find_op
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
 from kernrec.recommender.answer import answer, build_recommendation
 from kernrec.recommender.candidates import candidate_set
+from kernrec.recommender.estimate.costs import MEASURED, kinds_of
+from kernrec.recommender.estimate.costs import PREDICTED as PREDICTED_SOURCE
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.explain.report import report
+from kernrec.recommender.select import bounds_of
 from kernrec.store import shipped_profiles
-from kernrec.util.engine import query as engine
 from tests.helpers.depth import DEEP, few_examples
+from tests.helpers.engine_objects import candidates as engine_candidates
 from tests.helpers.work import entered
 
 SQUARE = {"m": 4096, "n": 4096, "k": 4096}
@@ -197,7 +202,14 @@ class Place(NamedTuple):
 
 
 def places(intervals: list[tuple[float, float]], exact: list[bool]) -> list[Place]:
-    return [Place(*rank) for rank in engine.ranks(intervals, exact)]
+    if not intervals:
+        return []
+    low, high = np.array(intervals).T
+    value, source = (low + high) / 2.0, np.where(exact, MEASURED, PREDICTED_SOURCE)
+    kinds = np.stack([kinds_of(value / low, high / value, source, np.zeros(len(low)))] * 2)
+    bounds = bounds_of(Query(Objective.LATENCY, top=len(low)))
+    rows, *_ = engine_candidates(value[None], value[None], kinds).recommended(bounds, 0, True, True, False, SOURCES)  # type: ignore[attr-defined]
+    return [Place(*row[4:7]) for row in rows]
 
 
 drawn_choices = st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12)

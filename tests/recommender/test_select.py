@@ -15,20 +15,17 @@ from kernrec.profile.triton_call_file import TritonCall
 from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from kernrec.recommender.estimate.costs import PREDICTED
 from kernrec.recommender.select import Picked, bounds_of, pareto_front, reachable
 from kernrec.training.scores import hypervolume
-from kernrec.util.engine import query as engine
+from tests.helpers.engine_objects import candidates
 from tests.helpers.paths import ROOT
 
 
 def selected(
     latency: list[list[float]], energy: list[list[float]], query: Query, top: int | None = None
 ) -> list[Picked]:
-    latency_s, energy_j = np.array(latency, dtype=float), np.array(energy, dtype=float)
-    source = np.full(latency_s.shape, float(PREDICTED))
-    bounds = bounds_of(replace(query, top=top or query.top))
-    picked = engine.select(latency_s, energy_j, energy_j / latency_s, source, bounds)
+    every = candidates(np.array(latency, dtype=float), np.array(energy, dtype=float))
+    picked = every.select(bounds_of(replace(query, top=top or query.top)), 0)  # type: ignore[attr-defined]
     result: list[Picked] = reachable(picked, query, "a GPU")
     return result
 
@@ -92,7 +89,7 @@ def test_front_has_the_hypervolume_of_all_points(both):
 def test_trimmed_front_keeps_its_ends_and_order(both, count):
     x, y = both
     front = pareto_front(x, y)
-    trimmed = engine.spread(front.tolist(), x, y, count)
+    trimmed = [position for _, position in selected([x.tolist()], [y.tolist()], Query(top=count))]
     assert len(trimmed) == min(count, len(front))
     assert trimmed[0] == front[0]
     assert trimmed[-1] == front[-1]

@@ -36,7 +36,7 @@ Array = np.ndarray
 _FAMILY = {"sm_103": "sm_100"}
 """Architectures that use the trees of another architecture. A B300 has the tensor cores of a B200."""
 _USED = tuple(f"share.used.{part}" for part in PARTS)
-_NONE = np.empty((0, 1, 1))
+_NONE = np.empty((0, 1))
 _FARTHEST = {"elementwise": 1 << 20}
 """Largest number of items (rows, images or sequences) to which problems are padded, keyed by op. The time of a padded
 problem is an upper limit for the original problem, because backends can pad, too."""
@@ -283,7 +283,7 @@ class Timed:
             base = (bases.get(gpu.name) or power_base(gpu)).watts(self.bound, seconds, gpu.tdp_w)
         reader = self.kind.reader("power", self.reader.backends, self.bound)
         own = used(self.bound, seconds)
-        of_backends = np.array([own[name] for name in reader.own]) if reader.own else _NONE
+        of_backends = np.concatenate([own[name] for name in reader.own]) if reader.own else _NONE
         least, watts = np.zeros(len(self.bound.total_s)), np.empty(seconds.shape)
         reader.in_engine.fill(self.bound.table, of_backends, base, least, gpu.tdp_w, watts)
         return reader, watts, reader.factors(self.in_engine, self.off_grid)

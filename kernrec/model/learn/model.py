@@ -133,10 +133,9 @@ def learned_model(
         latency, *power = (model.forests[part].in_engine for part in model.parts(gpu_known))
         of_space = of_tunables(tunables, model.columns, len(row_kinds))
         of_model = plan_of(gpu, model.columns), of_space, model.extent.in_engine
-        layers.append((*of_model, latency, power[0] if power else None))
+        layers.append((*of_model, latency, power[0] if power else None, model.parts(gpu_known) == (SHAPE,)))
     return query.LearnedModel(
         layers,
-        [model.parts(gpu_known) == (SHAPE,) for model, gpu_known in models],
         not all(gpu_known for _, gpu_known in models),
         gpu.memory_bandwidth,
         gpu.boost_clock_hz,

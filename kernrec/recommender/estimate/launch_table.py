@@ -142,7 +142,7 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
         launch.demand.first_alike.take(launch.variant, mode="clip"),
         geometry.performed,
         geometry.columns,
-        geometry.quick,
+        geometry.quick.reshape(-1, len(table)),
         start_clk,
         spec.entry == table.kernel.launches[0].entry,
         None if launch.sample is None else _sampled_work(table, on_problem, index, geometry),

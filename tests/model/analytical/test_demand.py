@@ -10,7 +10,7 @@ from kernrec.model.analytical.demand import QUANTITIES, demand, events
 from kernrec.model.analytical.dram_traffic import Footprint, Rereads, TensorAccess, covered, sampled_dram_bytes
 from kernrec.model.analytical.microarchitecture import microarchitecture
 from kernrec.model.analytical.power import PowerModel
-from tests.helpers.dram_traffic import dram_bytes
+from tests.helpers.engine_objects import dram_bytes
 
 
 def rates(gpu: str, bf16: bool = False, **counts: float) -> dict[str, float]:

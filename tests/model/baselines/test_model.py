@@ -104,7 +104,7 @@ def test_skipped_tree_evaluations_do_not_change_a_baseline_time(rows):
     more = query.MoreItems(list(kind.dims_of(problem.sizes)), 1, *kind.items)
     bound = Bound.of(kind.bound(more))
     reader, every = kind.reader("latency", backends, bound), np.empty((len(backends), len(bound.total_s)))
-    base, none, least = bound.total_s + reader.overheads_s[:, None], np.empty((0, 1, 1)), np.zeros(len(bound.total_s))
+    base, none, least = bound.total_s + reader.overheads_s[:, None], np.empty((0, 1)), np.zeros(len(bound.total_s))
     reader.in_engine.fill(bound.table, none, base, least, inf, every)
     # A power of two takes as long as the fastest of all sizes that are not smaller.
     assert Timed.of(kind, backends, [problem]).seconds[:, 0] == pytest.approx(every.min(axis=1), rel=1e-12)

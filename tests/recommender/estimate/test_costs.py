@@ -20,6 +20,8 @@ from kernrec.recommender.rank import RankedSpace
 from kernrec.store import MeasuredAnswer, ProfileTable
 from kernrec.util.engine import query as engine
 from kernrec.util.normal import DEVIATIONS
+from tests.helpers.engine_objects import Time
+from tests.helpers.engine_objects import shrinkage as engine_shrinkage
 
 COUNT = 8
 OWN_WIDTH = 0.3
@@ -130,12 +132,9 @@ seconds = st.floats(1e-6, 1.0)
 deviations = st.floats(0.005, 1.0)
 
 
-Time = tuple[float, float, bool]
-"""Latency in seconds, standard deviation of its logarithm, and whether it comes from other GPUs."""
-
-
 def shrinkage(own_s: float, reference: Time) -> Shrinkage:
-    return Shrinkage(None, *engine.shrinkage(whole_deviation(SQUARE), own_s, [reference]))
+    baseline = reference[0] / own_s, *reference[1:]
+    return Shrinkage(None, *engine_shrinkage(whole_deviation(SQUARE), baseline)[4:])
 
 
 @given(seconds, seconds, deviations)
@@ -161,16 +160,17 @@ def test_uncertain_reference_time_shifts_a_prediction_less(drawn):
 
 
 def test_reference_time_from_the_same_gpu_is_preferred_to_other_gpus():
-    learned, transferred = (2.0, 0.03, False), (1.0, 0.3, True)
-    assert engine.fastest_reference([transferred, learned]) == (*learned, 1)
-    assert engine.fastest_reference([transferred]) == (*transferred, 0)
-    assert engine.fastest_reference([])[-1] < 0
+    transferred, number_of_kernel, number_of_baseline = (0.5, 0.3, True), 1, -1
+    learned = engine_shrinkage(1.0, transferred, learned=0.03)
+    assert learned[:4] == (number_of_kernel, 1.0, pytest.approx(0.03), False)
+    assert engine_shrinkage(1.0, transferred)[:4] == (number_of_baseline, pytest.approx(0.5), 0.3, True)
+    assert engine_shrinkage(1.0, None)[0] < number_of_baseline
 
 
 @given(deviations, deviations)
 def test_slightly_faster_reference_time_hardly_changes_the_result(first, second):
     before, after, far = (
-        engine.fastest_reference([(1.0, first, False), (time_s, second, False)]) for time_s in (1.001, 0.999, 2.0)
+        engine_shrinkage(1.0, (time_s, second, False), learned=first)[1:3] for time_s in (1.001, 0.999, 2.0)
     )
     assert after[0] == pytest.approx(before[0], rel=0.01)
     assert after[1] == pytest.approx(before[1], rel=0.05)

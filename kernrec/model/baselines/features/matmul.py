@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.model.baselines.bound import TILE_CLK, Bound, Device
-from kernrec.model.baselines.features.simt_products import set_simt_tiles
+from kernrec.model.baselines.features.simt_products import simt_tiles
 from kernrec.util.engine import query
 
 Array = np.ndarray
@@ -71,14 +71,14 @@ def _prepared(device: Device, layout: str) -> Any:
     ]  # fmt: skip
     transposed = {f"layout.{name}": float(letter == "t") for name, letter in zip("ab", layout, strict=True)}
     architecture = {"arch.datacenter blackwell": float(gpu.sm in (100, 103)), "device.sm": float(gpu.sm)}
-    products = query.Products(figures, _WAVE_TILES, _NAMES, transposed | architecture | device.constants)
     if device.tensor:
         # From sm_90 on, two blocks of a cluster share each read of a tile, so tiles arrive twice as fast.
         read_rate = device.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)
-        products.set_tensor_tiles(_tiles(device), read_rate, device.seconds(TILE_CLK))
+        tiles, more = _tiles(device), [device.seconds(TILE_CLK), read_rate]
     else:
-        set_simt_tiles(products, device, layout, _TIMED)
-    return products
+        tiles, more = simt_tiles(device, layout, _TIMED)
+    constants = transposed | architecture | device.constants
+    return query.Products([*figures, *more], tiles, _WAVE_TILES, _NAMES, constants)
 
 
 def _tiles(device: Device) -> Array:

@@ -5,7 +5,6 @@ time with the best tile is the bound. The constants were fitted to the recording
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -45,9 +44,12 @@ _CORE_SHARE = 0.8
 """Fraction of the power limit that is available for the core's work. No recording determines it for small GPUs."""
 
 
-def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Pass the tiles of cuBLAS's kernels on a GPU to the engine. The predicted times of the tiles in `timed`
-    (rows, columns, number of parts of the reduction) are features of the trees that predict cuBLAS's time."""
+def simt_tiles(device: Device, layout: str, timed: tuple[tuple[int, int, int], ...]) -> tuple[np.ndarray, list[float]]:
+    """Return the tiles of cuBLAS's kernels on a GPU, and figures of the GPU, as `Products` in products.cpp needs them.
+
+    The predicted times of the tiles in `timed` (rows, columns, number of parts of the reduction) are features of the
+    trees that predict cuBLAS's time.
+    """
     gpu, family = device.gpu, _family(device.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
@@ -60,10 +62,10 @@ def set_simt_tiles(products: Any, device: Device, layout: str, timed: tuple[tupl
     drawn_w = 1e-12 * _PICOJOULES.get(gpu.sm, _PICOJOULES[89]) * gpu.peak_flops("f32")
     sustained = min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)  # Clock at the power limit / boost clock
     strided_k = _STRIDED_K * gpu.l2_bytes / 2**20 if family == "pascal" and layout[1] == "t" else 0.0
-    products.set_simt_tiles(
-        tiles, len(timed) + len(single), device.seconds(_TILE_CLK), device.element_bytes,
-        gpu.memory_bandwidth * _DRAM_SHARE, reread, strided_k, 1.0 / sustained - 1.0, device.timing.alone,
-    )  # fmt: skip
+    return tiles, [
+        device.seconds(_TILE_CLK), len(timed) + len(single), device.element_bytes, gpu.memory_bandwidth * _DRAM_SHARE,
+        strided_k, 1.0 / sustained - 1.0, float(reread), float(device.timing.alone),
+    ]  # fmt: skip
 
 
 def _family(gpu: GPU) -> str:
