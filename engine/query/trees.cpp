@@ -8,8 +8,9 @@ namespace kernrec::query {
 namespace {
 
 constexpr double kMostRatio = 20.0;  // largest logarithm of a correction; only untrained trees exceed it
-// Descents (one row through one tree) that run interleaved, because each step of a descent waits for the step before.
-constexpr size_t kTogether = 16;
+// Descents of a row that run interleaved, because each step of a descent waits for the step before. More would not fit
+// in registers.
+constexpr size_t kTogether = 10;
 constexpr size_t kChunk = 20;  // trees between two checks of which rows still matter
 constexpr size_t kRows = 128;  // features of more rows would exceed the CPU cache
 constexpr double kSlack = 1e-9;  // exceeds the rounding of a sum of leaves
@@ -126,27 +127,19 @@ void Trees::add(std::vector<Descent>& rows) const {
         };
         rows.erase(std::remove_if(rows.begin(), rows.end(), beyond), rows.end());
         if (rows.empty()) return;
-        // Each row descends each tree of the chunk, tree by tree.
-        const size_t count = std::min(kChunk, start_.size() - first) * rows.size();
-        size_t tree = first, row = 0;
-        for (size_t done = 0; done < count; done += kTogether) {
-            const int32_t* features[kTogether];
-            const Node* reached[kTogether];
-            Descent* of[kTogether];
-            const size_t lanes = std::min(kTogether, count - done);
-            for (size_t i = 0; i < kTogether; i++) {
-                of[i] = &rows[row], features[i] = of[i]->features, reached[i] = nodes_.data() + start_[tree];
-                if (i + 1 >= lanes) continue;  // spare lanes repeat the last one
-                if (++row == rows.size()) row = 0, tree++;
-            }
-            if (++row == rows.size()) row = 0, tree++;
-            for (int64_t level = 0; level < levels_; level++)
+        const size_t end = std::min(first + kChunk, start_.size());
+        for (Descent& row : rows)
+            for (size_t tree = first; tree < end; tree += kTogether) {
+                const Node* reached[kTogether];
+                // Spare descents repeat the last one.
+                for (size_t i = 0; i < kTogether; i++) reached[i] = nodes_.data() + start_[std::min(tree + i, end - 1)];
+                for (int64_t level = 0; level < levels_; level++)
 #pragma GCC unroll 16
-                for (size_t i = 0; i < kTogether; i++)
-                    reached[i] +=
-                        reached[i]->left + (features[i][reached[i]->feature] >= reached[i]->threshold ? 1 : 0);
-            for (size_t i = 0; i < lanes; i++) of[i]->sum += double(from_bits(reached[i]->threshold));
-        }
+                    for (const Node*& node : reached)
+                        node += node->left + (row.features[node->feature] >= node->threshold ? 1 : 0);
+                for (size_t i = 0; i < std::min(kTogether, end - tree); i++)
+                    row.sum += double(from_bits(reached[i]->threshold));
+            }
     }
 }
 
