@@ -69,15 +69,10 @@ Batch::Batch(const Program& program, const Launch& launch)
     cluster_arrivals_.resize(lanes);
     cluster_waits_.resize(lanes);
     cluster_waiting_.resize(lanes);
-    const bool by_phases = program.has_async_barriers || cluster_blocks() > 1 || program.hands_over;
-    if (launch.check_races && by_phases) {
-        auto phases = std::make_unique<PhaseRaces>(launch.shared_bytes, launch.blocks_per_batch, warps_per_block,
-                                                   cluster_blocks());
-        phase_races_ = phases.get();
-        races_ = std::move(phases);
-        if (program.hands_over) handovers_ = std::make_unique<Handovers>(*this, phase_races_->clocks);
-    } else if (launch.check_races) {
-        races_ = std::make_unique<BarrierRaces>(launch.shared_bytes, launch.blocks_per_batch, warps_per_block);
+    if (launch.check_races) {
+        races_ = std::make_unique<RaceDetector>(launch.shared_bytes, launch.blocks_per_batch, warps_per_block,
+                                                cluster_blocks());
+        if (program.hands_over) handovers_ = std::make_unique<Handovers>(*this, races_->clocks);
     }
     work_ = std::make_unique<Pending>(*this);
     if (launch.checks) checks_ = std::make_unique<Checks>(*this);

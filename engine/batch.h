@@ -6,7 +6,6 @@
 
 #include "checks.h"
 #include "counts.h"
-#include "phase_races.h"
 #include "instruction_sets.h"
 #include "program.h"
 #include "races.h"
@@ -101,11 +100,8 @@ class Batch {
                       bool rows_of_matrices = false);
     void check_races(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
                      bool is_copy = false);
-    bool races() const { return races_ != nullptr; }
     Checks* checks() { return checks_.get(); }
-    RaceDetector* race_detector() { return races_.get(); }
-    // Return the race detector for kernels whose warps synchronize by barriers in shared memory, or null.
-    PhaseRaces* phase_races() { return phase_races_; }
+    RaceDetector* races() { return races_.get(); }
     // Return the detector of global memory races between blocks that use release and acquire, or null.
     Handovers* handovers() { return handovers_.get(); }
     Pending& work() { return *work_; }
@@ -235,7 +231,6 @@ class Batch {
     std::vector<BlockWatch*> watches_;  // recorded accesses of each block of the batch, or null
     int64_t step_ = 0, turn_ = 0;  // number of basic blocks run: now, and when the current step began (see watch.h)
     int64_t room_ = 0;  // number of sectors that the batch may still record
-    PhaseRaces* phase_races_ = nullptr;
     std::unique_ptr<Handovers> handovers_;
     std::unique_ptr<Pending> work_;
     // State of a lane that waits for phases of barriers in shared memory.

@@ -1,5 +1,5 @@
 // Bulk copies: `cp.async.bulk`, `cp.reduce.async.bulk` and their tensor forms (PTX ISA, sections 9.7.9.25.4 and
-// 9.7.9.25.5). One thread, usually one per block, starts a copy, and the asynchronous engine finishes it.
+// 9.7.9.25.5). One thread, usually one per block, starts a copy, and `Pending` finishes it.
 #include <algorithm>
 
 #include "dispatch.h"
@@ -9,27 +9,30 @@
 namespace kernrec {
 namespace {
 
-constexpr uint32_t kUnit = 16;           // alignment of addresses and sizes
+constexpr uint32_t kUnit = 16;              // alignment of addresses and sizes
 constexpr uint32_t kTensorAlignment = 128;  // alignment of a box in shared memory
 
+using Position = std::array<int32_t, kMostRank>;
+
 struct BulkForm {
-    bool to_shared = false, from_shared = false, tensor = false, four_rows = false, is_load = false;
+    bool to_shared = false, from_shared = false, has_barrier = false;
     Instruction target, source, barrier, map;  // for a tensor, `target` is the address in shared memory
     Row size, mask;
-    bool has_barrier = false;
     Reduction reduction = Reduction::kNone;
     NumberType type = NumberType::kU64;
     uint32_t unit = 8;
-    std::vector<Row> coordinates;
+    // For a tensor, or rank 0. Copies with a barrier are loads.
     uint32_t rank = 0;
+    bool four_rows = false;
+    std::vector<Row> coordinates;
 };
 
 SharedPlace place_in_shared(Batch& batch, uint32_t lane, uint64_t address, uint64_t bytes) {
     const Resolved at = batch.resolve_lane(Space::kShared, address, bytes == 8 ? 8 : kUnit, lane, false);
     const SharedPlace place = batch.shared_place(at, lane);
     if (place.byte + bytes > batch.launch.shared_bytes)
-        batch.fail_lane(lane, "moves " + std::to_string(bytes) + " bytes at byte " + std::to_string(place.byte) +
-                                  " of shared memory, " + std::to_string(batch.launch.shared_bytes) + " bytes");
+        batch.fail_lane(lane, joined("moves ", bytes, " bytes at byte ", place.byte, " of shared memory, ",
+                                     batch.launch.shared_bytes, " bytes"));
     return place;
 }
 
@@ -42,110 +45,146 @@ uint8_t* bytes_in_global(Batch& batch, uint32_t lane, uint64_t first, uint64_t e
     return low.places[lane % kWarp];
 }
 
-CopySide linear_side(Batch& batch, const BulkForm& form, uint32_t lane, uint64_t address, uint64_t bytes,
+CopySide linear_side(Batch& batch, const BulkForm& form, const BulkCopy& copy, const Instruction& access,
                      bool is_shared, bool write) {
     CopySide made;
     made.is_shared = is_shared;
-    made.bytes = bytes;
     made.element_bytes = form.unit;
+    made.address = address_at(batch, access, copy.lane);
+    made.runs = {{0, uint32_t(copy.bytes)}};
     if (is_shared) {
-        made.place = place_in_shared(batch, lane, address, bytes);
-        const size_t first = batch.flat(made.place);
-        made.span = {first, first + bytes};
-        made.runs.push_back({batch.bytes_at(made.place), uint32_t(bytes)});
+        const size_t first = batch.flat(place_in_shared(batch, copy.lane, made.address, copy.bytes));
+        made.span = {first, first + copy.bytes};
+        made.start = batch.shared(0) + first;
     } else {
-        made.runs.push_back({bytes_in_global(batch, lane, address, address + bytes, write), uint32_t(bytes)});
-        made.moved.push_back({address, bytes});
+        made.start = bytes_in_global(batch, copy.lane, made.address, made.address + copy.bytes, write);
     }
     return made;
 }
 
 // Set source, targets and bytes of a copy of contiguous bytes.
 void prepare_linear(Batch& batch, const BulkForm& form, BulkCopy& copy) {
-    const uint32_t lane = copy.lane;
-    copy.bytes = uint32_t(batch.value(form.size, lane));
+    copy.bytes = uint32_t(batch.value(form.size, copy.lane));
     if (copy.bytes % kUnit || !copy.bytes)
-        batch.fail_lane(lane, "copies " + std::to_string(copy.bytes) + " bytes in bulk; a multiple of " +
-                                  std::to_string(kUnit) + " is needed");
-    const uint64_t to = address_at(batch, form.target, lane), from = address_at(batch, form.source, lane);
-    copy.targets = {linear_side(batch, form, lane, to, copy.bytes, form.to_shared, true)};
-    copy.source = linear_side(batch, form, lane, from, copy.bytes, form.from_shared, false);
+        batch.fail_lane(copy.lane,
+                        joined("copies ", copy.bytes, " bytes in bulk; a multiple of ", kUnit, " is needed"));
+    copy.targets = {linear_side(batch, form, copy, form.target, form.to_shared, true)};
+    copy.source = linear_side(batch, form, copy, form.source, form.from_shared, false);
     copy.type = form.type;
 }
 
-CopySide box_side(Batch& batch, uint32_t lane, const TensorMap& map, const std::vector<CopyRun>& runs, bool write) {
-    CopySide made;
-    made.element_bytes = map.element->bytes;
-    made.fill = map.fill_nan ? map.element->nan : 0;
+// Return the elements of a box, dimension 0 fastest. `corner` is the position of the first element. The box must fit
+// in shared memory: a malicious map may describe terabytes, and a list of all locations would fill the CPU's memory.
+std::vector<CopySide::Run> box_runs(const TensorMap& map, const Position& corner) {
+    std::vector<CopySide::Run> runs;
+    const uint32_t size = map.element->bytes;
+    const auto add = [&](int64_t offset, bool inside) {
+        CopySide::Run* last = runs.empty() ? nullptr : &runs.back();
+        if (last && last->inside == inside && last->offset + last->bytes == offset) last->bytes += size;
+        else runs.push_back({offset, size, inside});
+    };
+    const auto visit = [&](auto&& self, uint32_t axis, int64_t offset, bool inside) -> void {
+        const int64_t stride = axis ? int64_t(map.strides_bytes[axis - 1]) : size;
+        for (uint32_t i = 0; i < map.moved(axis); ++i) {
+            const int64_t place = corner[axis] + int64_t(i) * map.steps[axis];
+            const bool within = inside && place >= 0 && place < int64_t(map.extents[axis]);
+            if (axis) self(self, axis - 1, offset + place * stride, within);
+            else add(offset + place * stride, within);
+        }
+    };
+    visit(visit, map.rank - 1, 0, true);
+    return runs;
+}
+
+// Return the elements of four rows of a matrix (.tile::gather4, .tile::scatter4).
+std::vector<CopySide::Run> row_runs(TensorMap map, const Position& column_and_rows) {
+    map.box[1] = 1;
+    std::vector<CopySide::Run> runs;
+    for (uint32_t i = 1; i < kMostRank; ++i) {
+        const auto part = box_runs(map, {column_and_rows[0], column_and_rows[i]});
+        runs.insert(runs.end(), part.begin(), part.end());
+    }
+    return runs;
+}
+
+// Return a box's elements in shared memory, starting at byte `start`.
+std::vector<CopySide::Run> shared_runs(const TensorMap& map, uint32_t start) {
+    std::vector<CopySide::Run> runs;
+    for (uint64_t row = 0; row < map.rows(); ++row)
+        for (uint32_t byte = 0; byte < map.row_bytes(); byte += 16) {
+            // Swap the 16-byte pieces (PTX ISA, section "Swizzling modes").
+            const uint32_t address = start + uint32_t(row) * map.row_pitch() + byte, span = map.swizzle_bytes;
+            runs.push_back({span ? address ^ (address >> 3 & (span - 16)) : address, 16});
+        }
+    return runs;
+}
+
+CopySide box_side(Batch& batch, uint32_t lane, const TensorMap& map, std::vector<CopySide::Run> runs, bool write) {
     int64_t low = INT64_MAX, high = INT64_MIN;
-    for (const CopyRun& run : runs)
-        if (run.inside) low = std::min(low, run.offset), high = std::max(high, run.offset + int64_t(run.bytes));
+    for (const auto& [offset, bytes, inside] : runs)
+        if (inside) low = std::min(low, offset), high = std::max(high, offset + int64_t(bytes));
     if (low > high) low = 0, high = kUnit;
     low &= -int64_t(kUnit);
     high = (high + kUnit - 1) & -int64_t(kUnit);
-    uint8_t* first = bytes_in_global(batch, lane, map.address + uint64_t(low), map.address + uint64_t(high), write);
-    for (const CopyRun& run : runs) {
-        made.runs.push_back({run.inside ? first + (run.offset - low) : nullptr, run.bytes});
-        if (!run.inside) continue;
-        made.moved.push_back({map.address + uint64_t(run.offset), run.bytes});
-        made.bytes += run.bytes;
-    }
+    CopySide made;
+    made.element_bytes = map.element->bytes;
+    made.fill = map.fill_nan ? map.element->nan : 0;
+    made.address = map.address;
+    made.start = bytes_in_global(batch, lane, map.address + uint64_t(low), map.address + uint64_t(high), write) - low;
+    made.runs = std::move(runs);
     return made;
 }
 
 // Set source, targets and bytes of a copy of a tensor's box.
 void prepare_tensor(Batch& batch, const BulkForm& form, BulkCopy& copy) {
     const uint32_t lane = copy.lane;
+    const bool is_load = form.has_barrier;
     TensorMap map = tensor_map_at(batch, lane, address_at(batch, form.map, lane));
     if (map.rank != form.rank)
-        batch.fail_lane(lane, "gives " + std::to_string(form.rank) + " coordinates for a tensor map of rank " +
-                                  std::to_string(map.rank));
-    std::array<int32_t, kMostRank> corner{};
+        batch.fail_lane(lane, joined("gives ", form.rank, " coordinates for a tensor map of rank ", map.rank));
+    Position corner{};
     for (size_t i = 0; i < form.coordinates.size(); i++) corner[i] = int32_t(batch.value(form.coordinates[i], lane));
     if (form.four_rows) {
         if (map.box[1] != 1)
-            batch.fail_lane(lane, "moves four rows with a tensor map whose box has " + std::to_string(map.box[1]));
+            batch.fail_lane(lane, joined("moves four rows with a tensor map whose box has ", map.box[1]));
         map.box[1] = 4;
     }
     const uint64_t address = address_at(batch, form.target, lane);
     const auto check_shared = [&] {
         if (address % kTensorAlignment)
-            batch.fail_lane(lane, "gives shared address " + hex(address) + ", which is not a multiple of " +
-                                      std::to_string(kTensorAlignment));
+            batch.fail_lane(
+                lane, joined("gives shared address ", hex(address), ", which is not a multiple of ", kTensorAlignment));
         return place_in_shared(batch, lane, address, map.shared_bytes());
     };
     if (map.shared_bytes() > batch.launch.shared_bytes) check_shared();  // before `box_runs`, which needs a small box
-    CopySide box =
-        box_side(batch, lane, map, form.four_rows ? row_runs(map, corner) : box_runs(map, corner), !form.is_load);
+    CopySide box = box_side(batch, lane, map, form.four_rows ? row_runs(map, corner) : box_runs(map, corner), !is_load);
+    const SharedPlace place = check_shared();
     CopySide tile;
     tile.is_shared = true;
-    tile.place = check_shared();
-    tile.bytes = copy.bytes = map.box_bytes();
     tile.element_bytes = map.element->bytes;
-    const size_t block = batch.flat({tile.place.block, 0});
+    tile.start = batch.shared(place.block);
+    tile.runs = shared_runs(map, place.byte);
     tile.span = {SIZE_MAX, 0};
-    for (const CopyRun& run : shared_runs(map, tile.place.byte)) {
-        const size_t place = block + size_t(run.offset);
+    for (const auto& [offset, bytes, inside] : tile.runs) {
         // Swizzled addresses may lie outside of the box, so check the end of the batch's memory.
-        if (size_t(run.offset) + run.bytes > batch.shared_stride())
+        if (size_t(offset) + bytes > batch.shared_stride())
             batch.fail_lane(lane, "moves bytes beyond shared memory by a swizzle");
-        tile.span = {std::min(tile.span.first, place), std::max(tile.span.end, place + run.bytes)};
-        tile.runs.push_back({batch.bytes_at({tile.place.block, uint32_t(run.offset)}), run.bytes});
+        const size_t first = batch.flat({place.block, uint32_t(offset)});
+        tile.span = {std::min(tile.span.first, first), std::max(tile.span.end, first + bytes)};
     }
     if (form.reduction != Reduction::kNone && !map.element->reducible)
-        batch.fail_lane(
-            lane, std::string("combines elements of .") + map.element->name + ", for which there is no reduction");
+        batch.fail_lane(lane, joined("combines elements of .", map.element->name, ", for which there is no reduction"));
+    copy.bytes = map.rows() * map.row_bytes();
     copy.type = map.element->reducible.value_or(NumberType::kU8);
-    copy.source = form.is_load ? box : tile;
-    copy.targets = {form.is_load ? std::move(tile) : std::move(box)};
+    copy.source = is_load ? box : tile;
+    copy.targets = {is_load ? std::move(tile) : std::move(box)};
 }
 
 // Copy to each block in a mask, instead of one block. Targets and barriers have the same offsets in all blocks.
 void multicast(Batch& batch, const BulkForm& form, BulkCopy& copy) {
     const uint32_t mask = uint32_t(batch.value(form.mask, copy.lane) & 0xFFFF), blocks = batch.cluster_blocks();
     if (!mask || mask >> blocks)
-        batch.fail_lane(copy.lane,
-                        "multicasts to mask " + hex(mask) + " in a cluster of " + std::to_string(blocks) + " blocks");
+        batch.fail_lane(copy.lane, joined("multicasts to mask ", hex(mask), " in a cluster of ", blocks, " blocks"));
     const SharedPlace barrier = copy.barriers[0].place;
     const CopySide target = copy.targets[0];
     const uint32_t own = barrier.block % blocks;
@@ -159,7 +198,7 @@ void multicast(Batch& batch, const BulkForm& form, BulkCopy& copy) {
         if (int64_t(moved.span.first) + by < 0 || int64_t(moved.span.end) + by > last)
             batch.fail_lane(copy.lane, "multicasts beyond the shared memory of its cluster");
         moved.span = {size_t(int64_t(moved.span.first) + by), size_t(int64_t(moved.span.end) + by)};
-        for (CopySide::Run& run : moved.runs) run.at += by;
+        moved.start += by;
         copy.targets.push_back(std::move(moved));
     }
 }
@@ -168,11 +207,11 @@ std::shared_ptr<BulkCopy> prepared(Batch& batch, const BulkForm& form, uint32_t 
     auto copy = std::make_shared<BulkCopy>();
     copy->lane = lane;
     copy->reduction = form.reduction;
-    form.tensor ? prepare_tensor(batch, form, *copy) : prepare_linear(batch, form, *copy);
+    form.rank ? prepare_tensor(batch, form, *copy) : prepare_linear(batch, form, *copy);
     if (!form.has_barrier) return copy;
     const SharedPlace barrier = place_in_shared(batch, lane, address_at(batch, form.barrier, lane), 8);
     copy->barriers = {{lane, barrier}};
-    if (PhaseRaces* races = batch.phase_races()) races->use(batch.source, {{lane / kWarp, batch.flat(barrier)}});
+    if (RaceDetector* races = batch.races()) races->use_barriers(batch.source, copy->barriers, false);
     if (form.mask) multicast(batch, form, *copy);
     for (const LanePlace& use : copy->barriers) batch.work().mbarriers.phase(use);  // fails if not initialized
     return copy;
@@ -200,7 +239,6 @@ void wait_bulk(Batch& batch, const Instruction& ins) {
 
 // Decode the barrier and the mask of blocks, which follow the other operands.
 void decode_ends(Decoder& decoder, const Source& ins, const Operands& operands, size_t next, BulkForm& form) {
-    if (operands.size() < next + form.has_barrier + ins.has("multicast")) refuse();
     if (form.has_barrier) form.barrier = decoder.access(operands[next++], Space::kShared);
     if (ins.has("multicast")) form.mask = decoder.value(operands[next], "u16");
 }
@@ -209,7 +247,7 @@ void decode_linear(Decoder& decoder, const Source& ins, const Operands& operands
     std::vector<bool> shared;
     for (const std::string& mark : ins.modifiers)
         if (mark == "shared" || mark == "global") shared.push_back(mark == "shared");
-    if (shared.size() != 2 || (!shared[0] && !shared[1]) || ins.has("cp_mask") || operands.size() < 3) refuse();
+    if (shared.size() != 2 || (!shared[0] && !shared[1]) || ins.has("cp_mask")) refuse();
     form.to_shared = shared[0];
     form.from_shared = shared[1];
     form.target = decoder.access(operands[0], Space::kGeneric);
@@ -223,11 +261,9 @@ void decode_linear(Decoder& decoder, const Source& ins, const Operands& operands
 }
 
 void decode_tensor(Decoder& decoder, const Source& ins, const Operands& operands, BulkForm& form) {
-    if (ins.has("im2col") || ins.has("im2col_no_offs") || operands.size() < 2) refuse();
-    form.tensor = true;
-    form.is_load = form.has_barrier;
+    if (ins.has("im2col") || ins.has("im2col_no_offs")) refuse();
     form.four_rows = ins.has("gather4") || ins.has("scatter4");
-    const Operand &texel = operands[form.is_load ? 1 : 0], &shared = operands[form.is_load ? 0 : 1];
+    const Operand &texel = operands[form.has_barrier ? 1 : 0], &shared = operands[form.has_barrier ? 0 : 1];
     if (texel.kind != OperandKind::kTexel || shared.kind != OperandKind::kAddress) refuse("operands");
     decode_ends(decoder, ins, operands, 2, form);
     Operand map;
@@ -240,8 +276,7 @@ void decode_tensor(Decoder& decoder, const Source& ins, const Operands& operands
     for (const std::string& mark : ins.modifiers)
         if (mark.size() == 2 && mark[1] == 'd' && mark[0] >= '1' && mark[0] <= '5') form.rank = uint32_t(mark[0] - '0');
     if (!form.rank || form.coordinates.size() != (form.four_rows ? kMostRank : form.rank))
-        refuse(std::to_string(form.coordinates.size()) + " coordinates of " + std::to_string(form.rank) +
-               " dimensions");
+        refuse(joined(form.coordinates.size(), " coordinates of ", form.rank, " dimensions"));
 }
 
 }  // namespace
@@ -252,10 +287,8 @@ void decode_bulk(Decoder& decoder, const Source& ins) {
     } else if (ins.has("commit_group")) {
         decoder.emit(commit_bulk);
     } else if (ins.has("wait_group")) {
-        if (ins.operands.empty() || ins.operands[0].kind != OperandKind::kInteger)
-            refuse("wait_group without a literal");
         Instruction& made = decoder.emit(wait_bulk);
-        made.immediate = ins.operands[0].value;
+        made.immediate = literal(ins.operands[0], "wait_group without a literal");
         made.mode = ins.has("read");
     } else {
         decoder.need_lane_address();

@@ -6,6 +6,16 @@
 namespace kernrec {
 namespace {
 
+uint64_t map_to_rank(uint64_t address, uint32_t rank) {
+    constexpr uint64_t kAbove = ~((uint64_t(1) << (kRankShift + kRankBits)) - 1);  // window bits of a generic address
+    return (address & kAbove) | (address & ((1u << kRankShift) - 1)) | (uint64_t(rank) + 1) << kRankShift;
+}
+
+uint32_t rank_of_address(uint64_t address, uint32_t own_rank) {
+    const uint32_t above = uint32_t(address >> kRankShift) & ((1u << kRankBits) - 1);
+    return above ? above - 1 : own_rank;
+}
+
 // Elect a lane of the mask. The result depends only on the mask.
 void elect(Batch& batch, const Instruction& ins) {
     each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {

@@ -15,6 +15,12 @@ inline Operands elements(const Operand& operand) {
     return operand.kind == OperandKind::kVector ? operand.items : Operands{operand};
 }
 
+// Return the value of an integer literal. Refuse any other operand.
+inline int64_t literal(const Operand& operand, const std::string& refused = "") {
+    if (operand.kind != OperandKind::kInteger) refuse(refused);
+    return operand.value;
+}
+
 inline Space space_of(const Source& ins) {
     return ins.has("global")     ? Space::kGlobal
            : ins.has("shared")   ? Space::kShared

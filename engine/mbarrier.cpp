@@ -24,7 +24,7 @@ struct BarrierForm {
 void act_on_barriers(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<BarrierForm>(ins);
     Mbarriers& barriers = batch.work().mbarriers;
-    PhaseRaces* races = form.releases ? batch.phase_races() : nullptr;
+    RaceDetector* races = form.releases ? batch.races() : nullptr;
     std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // (warp, barrier, phase) of each release
     const bool changes = form.action == Action::kInitialize || form.action == Action::kInvalidate;
     for (const LanePlace& use : barriers_of(batch, form.barrier, changes)) {
@@ -58,8 +58,8 @@ void test_phase(Batch& batch, const Instruction& ins) {
     const std::vector<LanePlace> uses = barriers_of(batch, test.barrier);
     if (uses.empty()) return;
     uint32_t* results = batch.flags(ins.d);
-    std::set<std::pair<uint32_t, size_t>> seen;
-    std::set<uint32_t> warps, blocks;
+    std::set<std::pair<uint32_t, size_t>> seen;  // warps, and the barriers that they pass
+    std::set<uint32_t> warps;
     for (const LanePlace& use : uses) {
         const uint32_t bit = 1u << use.lane % kWarp;
         results[use.warp()] &= ~bit;
@@ -67,12 +67,9 @@ void test_phase(Batch& batch, const Instruction& ins) {
         results[use.warp()] |= bit;
         seen.insert({use.warp(), batch.flat(use.place)});
         warps.insert(use.warp());
-        blocks.insert(batch.lane_block(use.lane));
     }
-    if (PhaseRaces* races = batch.phase_races()) {
+    if (RaceDetector* races = batch.races())
         for (const auto& [warp, place] : seen) races->acquire(warp, place);
-        races->pass_phase({blocks.begin(), blocks.end()});
-    }
     batch.count("mbarrier.waits", warps.size());
 }
 
@@ -135,11 +132,11 @@ void arrive_after_copies(Batch& batch, const Instruction& ins) {
     if (form.expects)
         for (const LanePlace& use : barriers_of(batch, form.barrier)) work.mbarriers.await_more(use, 1);
     const std::vector<LanePlace> uses = barriers_of(batch, form.barrier);
-    work.engine.start(
+    work.start(
         [&batch, &work, uses] {
             for (const LanePlace& use : uses) finish_copies(batch, use.warp(), 1u << use.lane % kWarp, std::nullopt);
             for (const LanePlace& use : uses) {
-                if (PhaseRaces* races = batch.phase_races()) races->release(use.warp(), batch.flat(use.place));
+                if (RaceDetector* races = batch.races()) races->release(use.warp(), batch.flat(use.place));
                 work.mbarriers.arrive(use, 1);
             }
         },
@@ -183,7 +180,8 @@ void store_async(Batch& batch, const Instruction& ins) {
         copy.fetched = true;
         CopySide& target = copy.targets.emplace_back();
         target.element_bytes = form.unit;
-        target.runs = {{batch.bytes_at(targets[i].place), bytes}};
+        target.start = batch.bytes_at(targets[i].place);
+        target.runs = {{0, bytes}};
         target.span = {batch.flat(targets[i].place), batch.flat(targets[i].place) + bytes};
     }
     batch.work().start(copies);

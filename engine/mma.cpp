@@ -388,7 +388,7 @@ void move(Batch& batch, const Instruction& ins) {
             batch.count_access(moved, at, bytes, kind);
         }
         batch.watch(all, bytes, unit, kind);
-        if (batch.races()) batch.check_races(moved, all, bytes, form.store, false);
+        batch.check_races(moved, all, bytes, form.store, false);
     }
 }
 

@@ -11,10 +11,10 @@
 #include <mutex>
 #include <thread>
 
-#include "async_copy.h"
 #include "batch.h"
 #include "decoder.h"
 #include "handovers.h"
+#include "tensor_maps.h"
 #include "texture.h"
 
 namespace nb = nanobind;

@@ -96,38 +96,99 @@ void Mbarriers::await_more(const LanePlace& use, int64_t count) {
 void Mbarriers::settle(SharedPlace place, BarrierPhase state) {
     if (state.pending || state.bytes) return store(place, state.word());
     ++completed_;
-    if (PhaseRaces* races = batch_.phase_races()) races->clocks.complete(batch_.flat(place));
+    if (RaceDetector* races = batch_.races()) races->clocks.complete(batch_.flat(place));
     store(place, BarrierPhase{state.expected, state.expected, 0, state.parity ^ 1}.word());
 }
 
 std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes) {
     const std::vector<LanePlace> places = batch.shared_places(access, 8);
-    if (PhaseRaces* races = batch.phase_races(); races && !places.empty()) {
-        std::vector<PhaseRaces::Touch> uses;
-        for (const LanePlace& use : places) uses.push_back({use.warp(), batch.flat(use.place)});
-        changes ? races->initialize(access.source, uses) : races->use(access.source, uses);
-    }
+    if (RaceDetector* races = batch.races()) races->use_barriers(access.source, places, changes);
     return places;
 }
 
-// --- Asynchronous operations ---
+// --- Bulk copies ---
 
-void AsyncEngine::start(std::function<void()> finish, const std::vector<LanePlace>& barriers) {
-    under_way_.push_back({batch_.source, std::move(finish), barriers});
+std::vector<uint8_t> CopySide::read() const {
+    std::vector<uint8_t> data;
+    for (const auto& [offset, bytes, inside] : runs) {
+        if (inside) data.insert(data.end(), start + offset, start + offset + bytes);
+        for (uint32_t i = 0; i < bytes && !inside; i++) data.push_back(uint8_t(fill >> 8 * (i % element_bytes)));
+    }
+    return data;
 }
 
-bool AsyncEngine::finish_one(const std::set<SharedPlace>& awaited) {
-    if (under_way_.empty()) return false;
-    auto next = std::find_if(under_way_.begin(), under_way_.end(), [&](const Operation& operation) {
-        return std::any_of(operation.barriers.begin(), operation.barriers.end(),
-                           [&](const LanePlace& use) { return awaited.count(use.place) != 0; });
-    });
-    if (next == under_way_.end()) next = under_way_.begin();
-    const Operation operation = std::move(*next);
-    under_way_.erase(next);
-    const AsInstruction as(batch_, operation.source);
-    operation.finish();
-    return true;
+void CopySide::write(const std::vector<uint8_t>& data, Reduction reduction, NumberType type) const {
+    const uint8_t* values = data.data();
+    for (const auto& [offset, bytes, inside] : runs) {
+        uint8_t* const to = start + offset;
+        if (inside && reduction == Reduction::kNone) std::memcpy(to, values, bytes);
+        for (uint32_t i = 0; i < bytes && inside && reduction != Reduction::kNone; i += element_bytes) {
+            uint64_t old = 0, value = 0;
+            std::memcpy(&old, to + i, element_bytes);
+            std::memcpy(&value, values + i, element_bytes);
+            const uint64_t result = reduce(reduction, type, old, value);
+            std::memcpy(to + i, &result, element_bytes);
+        }
+        values += bytes;
+    }
+}
+
+void CopySide::count(Batch& batch, uint32_t lane, AccessKind kind) const {
+    std::vector<Batch::Moved> moved;
+    uint64_t total = 0;
+    for (const auto& [offset, bytes, inside] : runs) {
+        if (!inside) continue;
+        moved.push_back({address + uint64_t(offset), bytes});
+        total += bytes;
+    }
+    is_shared ? batch.count_bulk_shared(total, kind) : batch.count_bulk(moved, lane, kind);
+}
+
+void BulkCopy::fetch() {
+    if (fetched) return;
+    data = source.read();
+    fetched = true;
+    if (on_fetch) on_fetch();
+}
+
+void BulkCopy::store() {
+    fetch();
+    for (const CopySide& target : targets) target.write(data, reduction, type);
+}
+
+void BulkGroups::start(std::shared_ptr<BulkCopy> copy) {
+    std::deque<Group>& groups = groups_[copy->lane];
+    if (groups.empty()) groups.emplace_back();
+    groups.back().push_back(std::move(copy));
+}
+
+void BulkGroups::commit(uint32_t thread) {
+    std::deque<Group>& groups = groups_[thread];
+    groups.resize(std::max<size_t>(groups.size(), 1) + 1);
+}
+
+void BulkGroups::wait(uint32_t thread, size_t allowed, bool only_read) {
+    std::deque<Group>& groups = groups_[thread];
+    const size_t committed = groups.empty() ? 0 : groups.size() - 1;
+    const size_t waited = committed > allowed ? committed - allowed : 0;
+    for (size_t i = 0; i < waited; ++i)
+        for (const auto& copy : groups[i]) only_read ? copy->fetch() : copy->store();
+    if (!only_read) groups.erase(groups.begin(), groups.begin() + int64_t(waited));
+}
+
+void BulkGroups::finish_all() {
+    for (const auto& [thread, groups] : groups_)
+        for (const Group& group : groups)
+            for (const auto& copy : group) copy->store();
+    clear();
+}
+
+const BulkCopy* BulkGroups::unfinished() const {
+    for (const auto& [thread, groups] : groups_)
+        for (const Group& group : groups)
+            for (const auto& copy : group)
+                if (!copy->fetched && copy->source.is_shared) return copy.get();
+    return nullptr;
 }
 
 // --- Registers ---
@@ -157,9 +218,10 @@ void RegisterPool::check_granted(const Batch& batch) const {
     }
 }
 
+// --- Asynchronous operations ---
+
 void Pending::start_batch() {
     mbarriers.start_batch();
-    engine.clear();
     bulk.clear();
     maps.clear();
     registers.start_batch();
@@ -168,32 +230,50 @@ void Pending::start_batch() {
     under_way_.clear();
 }
 
+void Pending::start(std::function<void()> finish, const std::vector<LanePlace>& barriers,
+                    std::shared_ptr<const BulkCopy> copy) {
+    under_way_.push_back({batch.source, std::move(finish), barriers, std::move(copy)});
+}
+
+bool Pending::finish_one(const std::set<SharedPlace>& awaited) {
+    if (under_way_.empty()) return false;
+    auto next = std::find_if(under_way_.begin(), under_way_.end(), [&](const Operation& operation) {
+        return std::any_of(operation.barriers.begin(), operation.barriers.end(),
+                           [&](const LanePlace& use) { return awaited.count(use.place) != 0; });
+    });
+    if (next == under_way_.end()) next = under_way_.begin();
+    const Operation operation = std::move(*next);
+    under_way_.erase(next);
+    const uint32_t before = batch.source;
+    batch.source = operation.source;  // for errors
+    operation.finish();
+    batch.source = before;
+    return true;
+}
+
 void Pending::start(const std::vector<std::shared_ptr<BulkCopy>>& copies) {
     std::vector<LanePlace> barriers;
+    std::shared_ptr<const BulkCopy> unfetched;
     for (const auto& copy : copies) {
         begin(*copy);
         if (copy->barriers.empty()) bulk.start(copy);
-        else if (!copy->fetched) under_way_.push_back(copy.get());
+        else if (!copy->fetched && !unfetched) unfetched = copy;
         barriers.insert(barriers.end(), copy->barriers.begin(), copy->barriers.end());
     }
-    if (barriers.empty()) return;
-    engine.start(
-        [this, copies] {
-            for (const auto& copy : copies) finish(*copy);
-        },
-        barriers);
+    const auto finish_all = [this, copies] {
+        for (const auto& copy : copies) finish(*copy);
+    };
+    if (!barriers.empty()) start(finish_all, barriers, unfetched);
 }
 
 void Pending::begin(BulkCopy& copy) {
     copy.site = batch.source;
-    PhaseRaces* races = batch.phase_races();
+    RaceDetector* races = batch.races();
     if (!races) return;
     const uint32_t warp = copy.lane / kWarp;
     if (copy.source.is_shared) {
-        const Span span = copy.source.span;
-        copy.on_fetch = [races, warp, span, pieces = races->begin_read(copy.site, warp, span)] {
-            races->end_read(warp, span, pieces);
-        };
+        const Pieces pieces = RaceDetector::pieces_of(copy.source.span);
+        copy.on_fetch = [races, read = races->begin_read(copy.site, pieces, {warp})] { races->end_read(read); };
     }
     for (size_t i = 0; i < copy.barriers.size() && copy.reduction == Reduction::kNone; i++)
         races->begin_write(copy.site, warp, copy.targets[i].span, batch.flat(copy.barriers[i].place));
@@ -201,23 +281,24 @@ void Pending::begin(BulkCopy& copy) {
 
 void Pending::finish(BulkCopy& copy) {
     copy.store();
-    if (PhaseRaces* races = batch.phase_races(); races && copy.reduction == Reduction::kNone)
+    if (RaceDetector* races = batch.races(); races && copy.reduction == Reduction::kNone)
         for (size_t i = 0; i < copy.barriers.size(); i++)
             races->end_write(copy.targets[i].span, batch.flat(copy.barriers[i].place));
-    under_way_.remove(&copy);
     for (const LanePlace& use : copy.barriers) mbarriers.expect(use, -int64_t(copy.bytes));
 }
 
 void Pending::end_batch() {
     if (batch.races()) {
-        const BulkCopy* copy = under_way_.empty() ? bulk.unfinished() : under_way_.front();
+        const BulkCopy* copy = bulk.unfinished();
+        for (auto operation = under_way_.rbegin(); operation != under_way_.rend(); ++operation)
+            if (operation->copy) copy = operation->copy.get();
         if (copy) {
             batch.source = copy->site;
             batch.fail("block " + batch.block_text(copy->lane) + " ended before the copy of thread " +
                        batch.thread_text(copy->lane) + " was waited for");
         }
     }
-    while (engine.finish_one()) {
+    while (finish_one()) {
     }
     bulk.finish_all();
     for (const TensorMemory& memory : tensor.memories) memory.check_released();

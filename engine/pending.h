@@ -3,15 +3,15 @@
 
 #include <deque>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <unordered_set>
 
-#include "async_copy.h"
 #include "batch.h"
+#include "reductions.h"
+#include "tensor_maps.h"
 #include "tensor_memory.h"
 
 namespace kernrec {
@@ -77,44 +77,63 @@ class Mbarriers {
 // initialization. `changes` is true if the lanes initialize or invalidate barriers.
 std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes = false);
 
-// While an object of this class exists, attribute errors to another instruction.
-class AsInstruction {
-  public:
-    AsInstruction(Batch& batch, uint32_t source) : batch_(batch), before_(batch.source) { batch.source = source; }
-    ~AsInstruction() { batch_.source = before_; }
-
-  private:
-    Batch& batch_;
-    uint32_t before_;
-};
-
-// Return a placeholder that Python replaces by the name and line of an instruction.
-inline std::string named(uint32_t source) { return "\x01" + std::to_string(source) + "\x01"; }
-
 // Complete all cp.async copies of some lanes, or all except the `allowed` newest groups.
 void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int64_t> allowed);
 
-// Asynchronous operations of a batch, oldest first. Operations finish as late as possible: the engine finishes none
-// until all threads wait, and then only the oldest operation for which a thread waits.
-class AsyncEngine {
-  public:
-    explicit AsyncEngine(Batch& batch) : batch_(batch) {}
+// --- Bulk copies (PTX ISA, sections "cp.async.bulk" and "cp.async.bulk.tensor") ---
 
-    // Start an operation of the current instruction. `barriers` count the operation.
-    void start(std::function<void()> finish, const std::vector<LanePlace>& barriers);
-    // Finish the oldest operation that a barrier in `awaited` counts, or else the oldest of all. Return false if no
-    // operation is in flight.
-    bool finish_one(const std::set<SharedPlace>& awaited = {});
-    void clear() { under_way_.clear(); }
+// One side of a bulk copy: locations of its elements, in the order of the copy.
+struct CopySide {
+    struct Run {
+        int64_t offset;  // bytes from `start` or `address`
+        uint32_t bytes;
+        bool inside = true;  // if false, reads return the fill value, and writes are dropped
+    };
+    uint8_t* start = nullptr;
+    std::vector<Run> runs;
+    uint32_t element_bytes = 1;
+    uint64_t fill = 0;
+    bool is_shared = false;
+    Span span{};           // in shared memory
+    uint64_t address = 0;  // in global memory
+
+    std::vector<uint8_t> read() const;
+    void write(const std::vector<uint8_t>& data, Reduction reduction, NumberType type) const;
+    void count(Batch& batch, uint32_t lane, AccessKind kind) const;
+};
+
+struct BulkCopy {
+    CopySide source;
+    std::vector<CopySide> targets;    // for a multicast, one target per block, at equal offsets
+    std::vector<LanePlace> barriers;  // barriers that count the bytes, one per target
+    uint64_t bytes = 0;               // bytes that barriers count, including those outside of a tensor
+    Reduction reduction = Reduction::kNone;
+    NumberType type = NumberType::kU8;
+    std::vector<uint8_t> data;
+    bool fetched = false;
+    std::function<void()> on_fetch;  // called after the source was read
+    uint32_t lane = 0, site = 0;     // thread of the batch, and instruction that started the copy
+
+    void fetch();
+    void store();
+};
+
+// Bulk groups of each thread (cp.async.bulk.commit_group, .wait_group), indexed by thread number in the batch.
+class BulkGroups {
+  public:
+    void start(std::shared_ptr<BulkCopy> copy);
+    void commit(uint32_t thread);
+    // Finish all groups of a thread except the `allowed` newest. If `only_read`, only read the sources of the groups.
+    void wait(uint32_t thread, size_t allowed, bool only_read);
+    void finish_all();
+    // Return a copy that is still reading shared memory, or null.
+    const BulkCopy* unfinished() const;
+    void clear() { groups_.clear(); }
 
   private:
-    struct Operation {
-        uint32_t source;
-        std::function<void()> finish;
-        std::vector<LanePlace> barriers;
-    };
-    Batch& batch_;
-    std::deque<Operation> under_way_;
+    using Group = std::vector<std::shared_ptr<BulkCopy>>;
+    // Groups of copies of each thread, oldest first. New copies join the last group. Threads may have no entry.
+    std::map<uint32_t, std::deque<Group>> groups_;
 };
 
 // `setmaxnreg` (PTX ISA, section "setmaxnreg"): warps of a block share the registers that they had at launch.
@@ -154,7 +173,7 @@ class WarpgroupOperations {
         uint32_t source;
         const WgmmaForm* form;
         int64_t group;
-        std::optional<TileRead> read;
+        std::optional<AsyncRead> read;
     };
     struct Group {
         int64_t committed = 0;
@@ -166,18 +185,25 @@ class WarpgroupOperations {
     std::vector<Group> groups_;
 };
 
+// Asynchronous operations finish as late as possible: none until all threads wait, and then only the oldest one for
+// which a thread waits.
 struct Pending {
-    explicit Pending(Batch& batch) : batch(batch), mbarriers(batch), engine(batch) {}
+    explicit Pending(Batch& batch) : batch(batch), mbarriers(batch) {}
 
     void start_batch();
     // After all threads ended: finish all copies. Throw Fault if a copy still uses shared memory.
     void end_batch();
+    // Start an operation of the current instruction. `barriers` count the operation. `copy`: a copy in it, or null.
+    void start(std::function<void()> finish, const std::vector<LanePlace>& barriers,
+               std::shared_ptr<const BulkCopy> copy = nullptr);
     // Start the copies of an instruction. A copy without barriers joins the open group of its thread.
     void start(const std::vector<std::shared_ptr<BulkCopy>>& copies);
+    // Finish the oldest operation that a barrier in `awaited` counts, or else the oldest of all. Return false if no
+    // operation is in flight.
+    bool finish_one(const std::set<SharedPlace>& awaited = {});
 
     Batch& batch;
     Mbarriers mbarriers;
-    AsyncEngine engine;
     BulkGroups bulk;
     MapFences maps;
     RegisterPool registers;
@@ -185,9 +211,15 @@ struct Pending {
     TensorOperations tensor;
 
   private:
+    struct Operation {
+        uint32_t source;
+        std::function<void()> finish;
+        std::vector<LanePlace> barriers;
+        std::shared_ptr<const BulkCopy> copy;
+    };
     void begin(BulkCopy& copy);
     void finish(BulkCopy& copy);
-    std::list<const BulkCopy*> under_way_;  // unfinished copies with barriers, oldest first
+    std::deque<Operation> under_way_;  // oldest first
 };
 
 }  // namespace kernrec

@@ -1,6 +1,8 @@
 #include "races.h"
 
 #include <algorithm>
+#include <new>
+#include <numeric>
 
 #include "batch.h"
 
@@ -8,63 +10,203 @@ namespace kernrec {
 
 namespace {
 
-constexpr int16_t kNobody = -1, kSeveral = -2;
-
-bool others(int16_t last, int16_t warp) { return last != kNobody && last != warp; }
+constexpr uint32_t kBarrierBytes = 8;
+constexpr int32_t kUnderWay = INT32_MAX;  // later than any known time
 
 }  // namespace
 
-void TensorReads::start_batch() {
-    std::fill(readers_.begin(), readers_.end(), 0);
-    std::fill(stored_.begin(), stored_.end(), 0);
-    in_flight_ = 0;
+void Readers::start_batch() {
+    last_.assign(places_, {});
+    // Zero pages take no memory until they are touched.
+    times_.reset(static_cast<int32_t*>(std::calloc(places_ * warps_ + 1, sizeof(int32_t))));
+    if (!times_) throw std::bad_alloc();
 }
 
-void TensorReads::pass_barrier(uint32_t block) {
-    const auto first = stored_.begin() + size_t(block) * pieces_per_block_;
-    std::transform(first, first + pieces_per_block_, first, [](int16_t by) { return by > 0 ? int16_t(-1) : by; });
+uint32_t Readers::unordered_among_all(const Observer& observer, size_t place) const {
+    const uint32_t first = observer.warp / warps_ * warps_;
+    uint32_t other = kNobody;
+    for (uint32_t warp = first; warp < first + warps_; warp++)
+        if (!observer.is_after({warp, times(warp)[place]})) other = other == kNobody ? warp : kSeveral;
+    return other;
 }
 
-void TensorReads::fence(uint32_t block, const std::vector<uint32_t>& warps) {
-    for (size_t i = size_t(block) * pieces_per_block_; i < size_t(block + 1) * pieces_per_block_; i++)
-        if (stored_[i] == -1 || (stored_[i] > 0 && std::count(warps.begin(), warps.end(), uint32_t(stored_[i] - 1))))
-            stored_[i] = 0;
+RaceDetector::RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block, uint32_t cluster_blocks)
+    : clocks(warps_per_block * blocks),
+      stride_((shared_bytes + kPiece - 1) / kPiece * kPiece),
+      warps_per_block_(warps_per_block),
+      cluster_blocks_(cluster_blocks),
+      warps_per_cluster_(warps_per_block * cluster_blocks),
+      blocks_(blocks),
+      size_(size_t(stride_) * blocks),
+      reads_(size_, warps_per_cluster_),
+      async_reads_(size_ / kPiece, warps_per_cluster_) {}
+
+void RaceDetector::start_batch(const std::vector<int64_t>& block_numbers) {
+    block_numbers_ = block_numbers;
+    clocks.start_batch();
+    writes_.assign(size_, {});
+    reads_.start_batch();
+    async_reads_.start_batch();
+    reading_.assign(size_ / kPiece, 0);
+    stored_.assign(size_ / kPiece, 0);
+    ended_.assign(blocks_, false);
+    reached_.clear();
 }
 
-void TensorReads::write(uint32_t source, size_t place, uint32_t warp, bool is_copy) {
-    const size_t piece = place / kPiece;
-    if (in_flight_ && readers_[piece])
+// --- Order between warps ---
+
+Observer RaceDetector::observer(uint32_t warp) const {
+    const int32_t* seen = clocks.row(warp);
+    const int32_t* cluster = seen + warp / warps_per_cluster_ * warps_per_cluster_;
+    return {warp, seen, *std::min_element(cluster, cluster + warps_per_cluster_)};
+}
+
+template <class Change>
+void RaceDetector::change_stores(uint32_t block, Change change) {
+    const auto first = stored_.begin() + size_t(block) * (stride_ / kPiece);
+    std::transform(first, first + stride_ / kPiece, first, change);
+}
+
+void RaceDetector::make_stores_old(uint32_t block) {
+    change_stores(block, [](int16_t by) { return by > 0 ? int16_t(-1) : by; });
+}
+
+void RaceDetector::fence(uint32_t warp) {
+    change_stores(warp / warps_per_block_, [=](int16_t by) { return by < 0 || by == int(warp + 1) ? int16_t(0) : by; });
+}
+
+void RaceDetector::pass_barrier(uint32_t first_block, uint32_t blocks) {
+    std::vector<uint32_t> warps(blocks * warps_per_block_);
+    std::iota(warps.begin(), warps.end(), first_block * warps_per_block_);
+    clocks.join(warps);
+    for (uint32_t block = first_block; block < first_block + blocks; block++) make_stores_old(block);
+}
+
+void RaceDetector::pass_some(uint32_t block, uint32_t number, const std::vector<uint32_t>& warps) {
+    clocks.join(warps, reached_[{block, number}]);
+    reached_.erase({block, number});
+    make_stores_old(block);
+}
+
+void RaceDetector::use_barriers(uint32_t source, const std::vector<LanePlace>& uses, bool changes) {
+    for (const bool checks : {true, false})
+        for (const auto& [lane, at] : uses) {
+            const size_t place = size_t(at.block) * stride_ + at.byte;
+            const Observer by = observer(lane / kWarp);
+            if (checks) check(source, by, {place, place + kBarrierBytes}, changes);
+            else if (changes) write({place, place + kBarrierBytes}, by.access());
+        }
+}
+
+void RaceDetector::release(uint32_t warp, size_t place) {
+    // A block that contains a barrier must not end before other blocks' arrivals at the barrier.
+    for (size_t byte = place; byte < place + kBarrierBytes && place / stride_ != warp / warps_per_block_; byte++)
+        reads_.add(observer(warp), byte);
+    clocks.release(warp, place);
+}
+
+void RaceDetector::acquire(uint32_t warp, size_t place) {
+    clocks.acquire(warp, place);
+    make_stores_old(warp / warps_per_block_);
+}
+
+// --- Accesses by threads ---
+
+// Report an access that is not ordered after the earlier writers, or after each earlier reader.
+void RaceDetector::check(uint32_t source, const Observer& observer, Span span, bool write) const {
+    for (size_t place = span.first; place < span.end; place++)
+        if (!observer.is_after(writes_[place])) fail_at(source, observer.warp, place, writes_[place].by, write, true);
+    if (!write) return;
+    for (size_t place = span.first; place < span.end; place++)
+        if (const uint32_t reader = reads_.unordered(observer, place); reader != Readers::kNobody)
+            fail_at(source, observer.warp, place, reader, write, false);
+    for (size_t place = span.first; place < span.end; place = (place / kPiece + 1) * kPiece)
+        if (const uint32_t reader = async_reads_.unordered(observer, place / kPiece); reader != Readers::kNobody)
+            fail_at(source, observer.warp, place, reader, write, false);
+}
+
+void RaceDetector::write(Span span, Access access) {
+    for (size_t place = span.first; place < span.end; place++) {
+        writes_[place] = access;
+        reads_.clear(place);
+    }
+}
+
+void RaceDetector::record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
+                          bool is_copy) {
+    const auto each = [&](auto visit) {
+        for (const Resolved& at : all) {
+            if (at.space != Space::kShared) continue;
+            const Observer by = observer(at.warp);
+            for (const uint32_t bit : LanesOf(at.mask)) {
+                const size_t place = at.base + size_t(at.addresses[bit]);
+                visit(by, Span{place, place + bytes});
+            }
+        }
+    };
+    each([&](const Observer& by, Span span) {
+        if (write) check_async_readers(source, span.first / kPiece);
+        check(source, by, span, write);
+        for (size_t place = span.first; place < span.end && !write; place++) reads_.add(by, place);
+    });
+    if (!write) return;
+    // Check all lanes before recording any, because lanes of one access do not race with each other if they agree.
+    each([&](const Observer& by, Span span) {
+        for (size_t place = span.first; place < span.end && !agree; place++)
+            if (!by.is_after(writes_[place])) fail_at(source, by.warp, place, writes_[place].by, true, true);
+        this->write(span, by.access());
+        if (!is_copy) stored_[span.first / kPiece] = int16_t(by.warp + 1);
+    });
+}
+
+// --- Asynchronous accesses ---
+
+void RaceDetector::check_async_readers(uint32_t source, size_t piece) const {
+    if (reading_[piece])
         throw Fault(FaultKind::kEmulation, source,
                     "writes shared memory that an unfinished operation reads; wait for the operation first");
-    if (!is_copy) stored_[piece] = int16_t(warp + 1);
 }
 
-void TensorReads::begin(uint32_t source, const Pieces& pieces) {
+AsyncRead RaceDetector::begin_read(uint32_t source, Pieces pieces, std::vector<uint32_t> warps) {
+    for (const uint32_t warp : warps) {
+        const Observer by = observer(warp);
+        for (const size_t piece : pieces) check(source, by, {piece * kPiece, (piece + 1) * kPiece}, false);
+    }
     for (const uint32_t piece : pieces)
         if (stored_[piece])
             throw Fault(FaultKind::kEmulation, source,
                         "reads shared memory that threads stored to with no fence.proxy.async in between");
-    for (const uint32_t piece : pieces) readers_[piece]++;
-    in_flight_++;
+    for (const uint32_t piece : pieces) reading_[piece]++;
+    return {std::move(pieces), std::move(warps)};
 }
 
-void TensorReads::end(const Pieces& pieces) {
-    for (const uint32_t piece : pieces) readers_[piece]--;
-    in_flight_--;
+void RaceDetector::end_read(const AsyncRead& read, const Knowledge* arrival) {
+    for (const uint32_t piece : read.pieces) reading_[piece]--;
+    for (const uint32_t warp : read.warps) {
+        const Observer by = arrival ? Observer{warp, arrival->data(), 0} : observer(warp);
+        for (const uint32_t piece : read.pieces) async_reads_.add(by, piece);
+    }
 }
 
-void TensorReads::fill(size_t first_byte, size_t end_byte) {
-    for (const uint32_t piece : pieces_of(first_byte, end_byte)) stored_[piece] = 0;
+void RaceDetector::begin_write(uint32_t source, uint32_t warp, Span span, size_t barrier) {
+    for (const uint32_t piece : pieces_of(span)) check_async_readers(source, piece);
+    check(source, observer(warp), span, true);
+    write(span, {clocks.column(barrier), kUnderWay});
 }
 
-Pieces TensorReads::pieces_of(size_t first_byte, size_t end_byte) {
+void RaceDetector::end_write(Span span, size_t barrier) {
+    for (size_t place = span.first; place < span.end; place++) writes_[place].time = clocks.now(barrier);
+    for (const uint32_t piece : pieces_of(span)) stored_[piece] = 0;
+}
+
+Pieces RaceDetector::pieces_of(Span span) {
     Pieces pieces;
-    for (size_t piece = first_byte / kPiece; piece * kPiece < end_byte; piece++) pieces.push_back(uint32_t(piece));
+    for (size_t piece = span.first / kPiece; piece * kPiece < span.end; piece++) pieces.push_back(uint32_t(piece));
     return pieces;
 }
 
-Pieces TensorReads::pieces_of(const std::vector<size_t>& places) const {
-    std::vector<bool> present(readers_.size());
+Pieces RaceDetector::pieces_of(const std::vector<size_t>& places) const {
+    std::vector<bool> present(size_ / kPiece);
     for (const size_t place : places) present[place / kPiece] = true;
     Pieces pieces;
     for (size_t piece = 0; piece < present.size(); piece++)
@@ -72,14 +214,22 @@ Pieces TensorReads::pieces_of(const std::vector<size_t>& places) const {
     return pieces;
 }
 
-RaceDetector::RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block)
-    : tensor_reads((shared_bytes + 15) / 16, blocks),
-      stride_((shared_bytes + 15) / 16 * 16),
-      warps_per_block_(warps_per_block) {}
+// --- Ends of blocks, and messages ---
 
-void RaceDetector::start_batch(const std::vector<int64_t>& block_numbers) {
-    block_numbers_ = block_numbers;
-    tensor_reads.start_batch();
+void RaceDetector::end_block(uint32_t source, uint32_t block) {
+    const size_t first = size_t(block) * stride_, end = first + stride_;
+    const uint32_t first_warp = block * warps_per_block_ / warps_per_cluster_ * warps_per_cluster_;
+    Knowledge seen;
+    for (uint32_t warp = block * warps_per_block_; warp < (block + 1) * warps_per_block_; warp++)
+        learn(seen, Knowledge(clocks.row(warp), clocks.row(warp) + clocks.columns()));
+    for (size_t place = first; place < end; place++)
+        if (writes_[place].time > seen[writes_[place].by]) fail_ended(source, place, writes_[place].by);
+    for (uint32_t warp = first_warp; warp < first_warp + warps_per_cluster_; warp++)
+        for (size_t place = first; place < end; place++)
+            if (std::max(reads_.times(warp)[place], async_reads_.times(warp)[place / kPiece]) > seen[warp])
+                fail_ended(source, place, warp);
+    for (size_t place = first; place < end; place++) writes_[place].time = kUnderWay;
+    ended_[block] = true;
 }
 
 std::string RaceDetector::warp_text(uint32_t warp) const {
@@ -87,127 +237,29 @@ std::string RaceDetector::warp_text(uint32_t warp) const {
            std::to_string(block_numbers_[warp / warps_per_block_]);
 }
 
-std::string RaceDetector::access_text(uint32_t warp, bool write, size_t place) const {
-    return "race: " + warp_text(warp) + (write ? " writes" : " reads") + " byte " + std::to_string(place % stride_) +
-           " of shared memory";
-}
-
-void RaceDetector::pass_cluster_barrier(uint32_t first, uint32_t count) {
-    for (uint32_t block = first; block < first + count; block++) pass_barrier(block);
-}
-
-BarrierRaces::BarrierRaces(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block)
-    : RaceDetector(shared_bytes, blocks, warps_per_block),
-      writer_(size_t(stride_) * blocks, kNobody),
-      reader_(size_t(stride_) * blocks, kNobody) {}
-
-void BarrierRaces::start_batch(const std::vector<int64_t>& block_numbers) {
-    RaceDetector::start_batch(block_numbers);
-    std::fill(writer_.begin(), writer_.end(), kNobody);
-    std::fill(reader_.begin(), reader_.end(), kNobody);
-}
-
-void BarrierRaces::pass_barrier(uint32_t block) {
-    std::fill_n(writer_.begin() + size_t(block) * stride_, stride_, kNobody);
-    std::fill_n(reader_.begin() + size_t(block) * stride_, stride_, kNobody);
-    tensor_reads.pass_barrier(block);
-}
-
-void BarrierRaces::record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
-                          bool is_copy) {
-    // Check all lanes before recording any, because lanes of one access do not race with each other.
-    if (write)
-        each_shared_lane(all, [&](uint32_t warp, size_t place) { tensor_reads.write(source, place, warp, is_copy); });
-    bool several_before = false;
-    each_shared_lane(all, [&](uint32_t number, size_t place) {
-        const int16_t warp = int16_t(number);
-        for (uint32_t k = 0; k < bytes; k++) {
-            if (write && writer_[place + k] == kSeveral) several_before = true;
-            else if (others(writer_[place + k], warp) || (write && others(reader_[place + k], warp)))
-                fail(source, all, bytes, write);
-        }
-    });
-    if (!write) {
-        each_shared_lane(all, [&](uint32_t warp, size_t place) {
-            for (uint32_t k = 0; k < bytes; k++) {
-                int16_t& reader = reader_[place + k];
-                reader = others(reader, int16_t(warp)) ? kSeveral : int16_t(warp);
-            }
-        });
-        return;
-    }
-    if (several_before) {  // several warps wrote equal values here, so there is no single writer
-        std::map<size_t, int16_t> here;
-        each_shared_lane(all, [&](uint32_t warp, size_t first) {
-            for (size_t place = first; place < first + bytes; place++) {
-                if (writer_[place] != kSeveral) continue;
-                auto [entry, is_new] = here.emplace(place, int16_t(warp));
-                if (!is_new && entry->second != int16_t(warp)) entry->second = kSeveral;
-            }
-        });
-        for (const auto& [place, warp] : here)
-            if (warp != kSeveral || !agree) fail(source, all, bytes, write);
-    }
-    each_shared_lane(all, [&](uint32_t warp, size_t place) {
-        for (uint32_t k = 0; k < bytes; k++) {
-            int16_t& writer = writer_[place + k];
-            if (others(writer, int16_t(warp))) {
-                if (!agree) fail(source, all, bytes, write, true);
-                writer = kSeveral;
-            } else {
-                writer = int16_t(warp);
-            }
-        }
-    });
-}
-
-TileRead BarrierRaces::begin_tile(uint32_t source, const std::vector<size_t>& places, std::vector<uint32_t> warps) {
-    int16_t last = kNobody;
-    bool wrote = false;
-    for (const size_t place : places) {
-        wrote |= writer_[place] != kNobody;
-        last = std::max(last, writer_[place]);
-    }
-    if (wrote) {
-        const std::string who = last < 0 ? "several warps" : "warp " + std::to_string(last % int(warps_per_block_));
-        const int64_t block = last < 0 ? 0 : block_numbers_[uint32_t(last) / warps_per_block_];
+void RaceDetector::fail_at(uint32_t source, uint32_t warp, size_t place, uint32_t other, bool write,
+                           bool other_wrote) const {
+    const std::string of_block =
+        cluster_blocks_ > 1 ? " of the cluster's block " + std::to_string(place / stride_ % cluster_blocks_) : "";
+    const std::string head = "race: " + warp_text(warp) + (write ? " writes" : " reads") + " byte " +
+                             std::to_string(place % stride_) + " of shared memory" + of_block + ", which ";
+    const bool is_several = other == Readers::kSeveral;
+    if (ended_[place / stride_]) throw Fault(FaultKind::kEmulation, source, head + "is gone: that block has ended");
+    if (other >= clocks.warps && !is_several)
         throw Fault(FaultKind::kEmulation, source,
-                    "race: reads shared memory that " + who + " of block number " + std::to_string(block) +
-                        " wrote with no barrier between");
-    }
-    for (const size_t place : places) reader_[place] = kSeveral;
-    TileRead tile{tensor_reads.pieces_of(places), std::move(warps)};
-    tensor_reads.begin(source, tile.pieces);
-    return tile;
+                    head + "a copy in bulk writes; its barrier, at byte " +
+                        std::to_string(clocks.place_of(other) % stride_) + ", was not waited for");
+    throw Fault(FaultKind::kEmulation, source,
+                head + (is_several ? "several warps" : "warp " + std::to_string(other % warps_per_block_)) +
+                    (other_wrote ? " wrote" : " read") + " with no barrier between");
 }
 
-void BarrierRaces::fail(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write,
-                        bool among_itself) {
-    struct Touch {
-        size_t place;
-        int16_t warp;
-    };
-    std::vector<Touch> touches;
-    each_shared_lane(all, [&](uint32_t warp, size_t place) {
-        for (uint32_t k = 0; k < bytes; k++) touches.push_back({place + k, int16_t(warp)});
-    });
-    auto clashes = [&](const Touch& touch) {
-        return others(writer_[touch.place], touch.warp) || (write && others(reader_[touch.place], touch.warp));
-    };
-    auto first = among_itself ? touches.end() : std::find_if(touches.begin(), touches.end(), clashes);
-    if (first == touches.end()) {  // two warps of this access write the same byte
-        for (const Touch& touch : touches) writer_[touch.place] = touch.warp;
-        first = std::find_if(touches.begin(), touches.end(),
-                             [&](const Touch& touch) { return writer_[touch.place] != touch.warp; });
-    }
-    const int16_t last = writer_[first->place];
-    const bool wrote = last != kNobody && last != first->warp;
-    const int16_t other = wrote ? last : reader_[first->place];
-    const std::string who =
-        other == kSeveral ? "several warps" : "warp " + std::to_string(other % int(warps_per_block_));
+void RaceDetector::fail_ended(uint32_t source, size_t place, uint32_t user) const {
     throw Fault(FaultKind::kEmulation, source,
-                access_text(uint32_t(first->warp), write, first->place) + ", which " + who +
-                    (wrote ? " wrote" : " read") + " with no barrier between");
+                "race: block number " + std::to_string(block_numbers_[place / stride_]) + " ends while " +
+                    (user < clocks.warps ? warp_text(user) : "a copy in bulk") + " may still use byte " +
+                    std::to_string(place % stride_) + " of its shared memory; a barrier of the cluster's " +
+                    std::to_string(cluster_blocks_) + " blocks must come first");
 }
 
 }  // namespace kernrec

@@ -1,12 +1,28 @@
-// Detects data races in shared memory: two threads access a byte with no barrier in between, and one of them writes.
+// Detects data races in shared memory.
+//
+// For every byte, the detector records the last write, and the last read by each warp of the cluster: the warp, and the
+// time on its vector clock (vector_clocks.h). An access races if it is not ordered after a conflicting access. Barriers
+// of a block, of a cluster and in shared memory order warps. Lanes of one warp are not tracked, because bar.warp.sync
+// and shuffles order them.
+//
+// Tensor cores and bulk copies read shared memory through the async proxy (PTX ISA, section "Async proxy"), some time
+// after the operation is issued. No thread may write the bytes before some thread waits for the operation. A
+// `fence.proxy.async` must make earlier stores of threads visible. Either the storing thread runs the fence, or another
+// thread runs it after a barrier. Asynchronous copies (`cp.async`) count as visible, because compilers put no fence
+// after them.
+//
+// While a bulk copy is in flight, any access to its target races. Afterwards, only warps that waited for the copy's
+// barrier may access the target.
+//
+// Other blocks of the cluster must not access a block's shared memory after the block's last thread exits. Unless a
+// warp of the exiting block synchronized with such an access, the access is a race (PTX ISA, section 5.1.7.1).
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
+#include <cstdlib>
+#include <map>
+#include <memory>
 
-#include "program.h"
+#include "vector_clocks.h"
 
 namespace kernrec {
 
@@ -16,103 +32,137 @@ constexpr uint32_t kPiece = 16;  // bytes tracked together
 
 using Pieces = std::vector<uint32_t>;  // piece numbers of the batch's shared memory, ascending
 
-// Tile that tensor cores are reading, and the warps that requested it.
-struct TileRead {
+// Read of shared memory by tensor cores or a bulk copy, and the warps that requested it.
+struct AsyncRead {
     Pieces pieces;
     std::vector<uint32_t> warps;
 };
 
-// Reads of shared memory by tensor cores and bulk copies, through the async proxy (PTX ISA, section "Async proxy").
-//
-// These reads happen some time after the operation is issued, so no thread may write the bytes before some thread waits
-// for the operation. A `fence.proxy.async` must make earlier stores of threads visible. Either the storing thread runs
-// the fence, or another thread runs it after a barrier. Asynchronous copies (`cp.async`) count as visible, because
-// compilers put no fence after them.
-class TensorReads {
+// Access by a warp, or by the copies that a barrier counts: a column of `VectorClocks`, and the time there.
+struct Access {
+    uint32_t by = 0;
+    int32_t time = 0;
+};
+
+// Warp at a time: its vector clock, and the least time in it of the warps of its cluster.
+struct Observer {
+    uint32_t warp;
+    const int32_t* seen;
+    int32_t least;
+
+    Access access() const { return {warp, seen[warp]}; }
+    bool is_after(Access access) const { return access.time <= seen[access.by]; }
+};
+
+// Last reads of all bytes, or of all pieces.
+class Readers {
   public:
-    TensorReads(uint32_t pieces_per_block, uint32_t blocks)
-        : pieces_per_block_(pieces_per_block),
-          readers_(size_t(pieces_per_block) * blocks),
-          stored_(size_t(pieces_per_block) * blocks) {}
+    Readers(size_t places, uint32_t warps_per_cluster) : places_(places), warps_(warps_per_cluster) {}
+
+    static constexpr uint32_t kNobody = ~0u, kSeveral = ~1u;  // instead of the number of a warp
 
     void start_batch();
-    void pass_barrier(uint32_t block);
-    // Record a fence by warps. Tensor operations may then read the stores of these warps, and all stores of the block
-    // before its last barrier.
-    void fence(uint32_t block, const std::vector<uint32_t>& warps);
-    // Record a warp's write; throw Fault if an operation may still read the data.
-    void write(uint32_t source, size_t place, uint32_t warp, bool is_copy);
-    // Begin to read; throw Fault if a store may not be visible.
-    void begin(uint32_t source, const Pieces& pieces);
-    void end(const Pieces& pieces);
-    // Record that a bulk copy overwrote bytes, so earlier stores of threads need no fence.
-    void fill(size_t first_byte, size_t end_byte);
-
-    static Pieces pieces_of(size_t first_byte, size_t end_byte);
-    Pieces pieces_of(const std::vector<size_t>& places) const;
+    void add(const Observer& reader, size_t place) {
+        Access& last = last_[place];
+        const int32_t time = reader.seen[reader.warp];
+        if (last.by == reader.warp && last.time == time) return;
+        int32_t& own = times(reader.warp)[place];
+        own = std::max(own, time);
+        const bool is_only = last.by == reader.warp || (last.by != kSeveral && reader.is_after(last));
+        last = is_only ? Access{reader.warp, own} : Access{kSeveral, std::max(last.time, own)};
+    }
+    // Forget the readers of a place that is written now. Accesses after the write are also after these reads.
+    void clear(size_t place) { last_[place] = {}; }
+    // Return a warp that read a place and that is not ordered before the observer, or kSeveral, or kNobody.
+    uint32_t unordered(const Observer& observer, size_t place) const {
+        const Access last = last_[place];
+        if (last.by != kSeveral) return observer.is_after(last) ? kNobody : last.by;
+        return last.time <= observer.least ? kNobody : unordered_among_all(observer, place);
+    }
+    // Return the time of a warp's last read of each place.
+    int32_t* times(uint32_t warp) const { return times_.get() + warp % warps_ * places_; }
 
   private:
-    uint32_t pieces_per_block_;
-    std::vector<int16_t> readers_;
-    std::vector<int16_t> stored_;  // 0: visible; -1: stored before a barrier; n + 1: stored by warp n of the batch
-    uint32_t in_flight_ = 0;
+    uint32_t unordered_among_all(const Observer& observer, size_t place) const;
+
+    struct Free {
+        void operator()(void* memory) const { std::free(memory); }
+    };
+    size_t places_;
+    uint32_t warps_;
+    std::vector<Access> last_;  // the last read, or kSeveral and the last time
+    std::unique_ptr<int32_t, Free> times_;
 };
 
-// Vector clock: the warp is ordered after events of warp u up to time `knowledge[u]` (see vector_clocks.h).
-using Knowledge = std::vector<int32_t>;
-
-// Interface of the race detectors. A place is a byte of the batch's shared memory.
+// A place is a byte of the batch's shared memory.
 class RaceDetector {
   public:
-    RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block);
-    virtual ~RaceDetector() = default;
+    RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block, uint32_t cluster_blocks);
 
-    virtual void start_batch(const std::vector<int64_t>& block_numbers);
-    virtual void pass_barrier(uint32_t block) = 0;
-    // Record that some warps of a block waited at a barrier, and that others arrived without waiting.
-    virtual void pass_some(uint32_t block, uint32_t number, const std::vector<uint32_t>& warps) = 0;
-    virtual void reach(uint32_t, uint32_t, uint32_t) {}
-    // Record that all blocks of a cluster, starting with `first`, passed the barrier of the cluster.
-    virtual void pass_cluster_barrier(uint32_t first, uint32_t count);
+    void start_batch(const std::vector<int64_t>& block_numbers);
+    // Record that all warps of a block, or of the blocks of a cluster, passed a barrier.
+    void pass_barrier(uint32_t first_block, uint32_t blocks = 1);
+    // Record that some warps of a block waited at a barrier, and earlier that a warp arrived without waiting.
+    void pass_some(uint32_t block, uint32_t number, const std::vector<uint32_t>& warps);
+    void reach(uint32_t block, uint32_t number, uint32_t warp) {
+        reached_[{block, number}].push_back(clocks.snapshot(warp));
+    }
+    // Record a `fence.proxy.async` by a warp. Asynchronous operations may then read its stores, and all stores of the
+    // block before the last barrier.
+    void fence(uint32_t warp);
     // Throw Fault for a race. agree: whether all lanes that write to a place write the same value. is_copy: whether
     // the access is a cp.async.
-    virtual void record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
-                        bool is_copy) = 0;
-    // Begin or end a read of the elements at these places by tensor cores. `arrival` is the vector clock of the arrival
-    // that reports the end, if any.
-    virtual TileRead begin_tile(uint32_t source, const std::vector<size_t>& places, std::vector<uint32_t> warps) = 0;
-    virtual void end_tile(const TileRead& tile, const Knowledge*) { tensor_reads.end(tile.pieces); }
-
-    uint32_t stride() const { return stride_; }
-    TensorReads tensor_reads;
-
-  protected:
-    // Return "warp <n> of block number <n>", and "race: <warp> writes byte <n> of shared memory".
-    std::string warp_text(uint32_t warp) const;
-    std::string access_text(uint32_t warp, bool write, size_t place) const;
-
-    uint32_t stride_, warps_per_block_;
-    std::vector<int64_t> block_numbers_;
-};
-
-// The last writing and last reading warp of every byte of shared memory since the block's last barrier, or a mark for
-// several warps. Lanes of one warp are not tracked, because bar.warp.sync and shuffles order them.
-class BarrierRaces : public RaceDetector {
-  public:
-    BarrierRaces(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block);
-
-    void start_batch(const std::vector<int64_t>& block_numbers) override;
-    void pass_barrier(uint32_t block) override;
-    void pass_some(uint32_t block, uint32_t, const std::vector<uint32_t>&) override { pass_barrier(block); }
     void record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
-                bool is_copy) override;
-    TileRead begin_tile(uint32_t source, const std::vector<size_t>& places, std::vector<uint32_t> warps) override;
+                bool is_copy);
+
+    // Record uses of barriers in shared memory. `changes` is true if the lanes initialize or invalidate them.
+    void use_barriers(uint32_t source, const std::vector<LanePlace>& uses, bool changes);
+    // Record an arrival at a barrier, and that a warp observes its complete phase.
+    void release(uint32_t warp, size_t place);
+    void acquire(uint32_t warp, size_t place);
+
+    // Begin or end a read by tensor cores or a bulk copy. `arrival` is the vector clock of the arrival that reports the
+    // end, if any. Throw Fault if a store may not be visible.
+    AsyncRead begin_read(uint32_t source, Pieces pieces, std::vector<uint32_t> warps);
+    void end_read(const AsyncRead& read, const Knowledge* arrival = nullptr);
+    // Begin or end a write by a bulk copy that a warp started and that a barrier counts.
+    void begin_write(uint32_t source, uint32_t warp, Span span, size_t barrier);
+    void end_write(Span span, size_t barrier);
+    // Record that the last thread of a block exits.
+    void end_block(uint32_t source, uint32_t block);
+
+    static Pieces pieces_of(Span span);
+    Pieces pieces_of(const std::vector<size_t>& places) const;
+
+    VectorClocks clocks;
 
   private:
-    [[noreturn]] void fail(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write,
-                           bool among_itself = false);
+    Observer observer(uint32_t warp) const;
+    void check(uint32_t source, const Observer& observer, Span span, bool write) const;
+    void write(Span span, Access access);
+    void check_async_readers(uint32_t source, size_t piece) const;
+    // Replace values of `stored_` in a block.
+    template <class Change>
+    void change_stores(uint32_t block, Change change);
+    void make_stores_old(uint32_t block);
+    std::string warp_text(uint32_t warp) const;
+    [[noreturn]] void fail_at(uint32_t source, uint32_t warp, size_t place, uint32_t other, bool write,
+                              bool other_wrote) const;
+    [[noreturn]] void fail_ended(uint32_t source, size_t place, uint32_t user) const;
 
-    std::vector<int16_t> writer_, reader_;
+    uint32_t stride_, warps_per_block_, cluster_blocks_, warps_per_cluster_, blocks_;
+    size_t size_;  // bytes of all shared memory
+    std::vector<int64_t> block_numbers_;
+    std::vector<Access> writes_;  // last write of each byte
+    Readers reads_;  // by threads, of each byte
+    Readers async_reads_;  // by finished asynchronous operations, of each piece
+    std::vector<int16_t> reading_;  // number of asynchronous operations in flight that read each piece
+    // Stores to each piece. 0: visible to asynchronous operations; -1: stored before a barrier; n + 1: stored by warp
+    // n.
+    std::vector<int16_t> stored_;
+    std::vector<bool> ended_;  // indexed by block
+    std::map<std::pair<uint32_t, uint32_t>, std::vector<Knowledge>>
+        reached_;  // keyed by block and barrier: clocks of warps that arrived without waiting
 };
 
 }  // namespace kernrec

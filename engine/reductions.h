@@ -7,6 +7,8 @@
 #include <string>
 #include <type_traits>
 
+#include "number_formats.h"
+
 namespace kernrec {
 
 enum class Reduction : uint8_t { kNone, kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor, kExch, kCas };
@@ -44,6 +46,36 @@ T reduced(Reduction reduction, T old, T b, T c = T()) {
             case Reduction::kCas: return old == b ? c : old;
             default: return b;
         }
+    }
+}
+
+// Return the bits of an element of `type` after a reduction.
+inline uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t value) {
+    const auto as = [&](auto number) {
+        using T = decltype(number);
+        T a, b;
+        std::memcpy(&a, &old, sizeof a);
+        std::memcpy(&b, &value, sizeof b);
+        const T result = reduced(reduction, a, b);
+        uint64_t bits = 0;
+        std::memcpy(&bits, &result, sizeof result);
+        return bits;
+    };
+    switch (type) {
+        case NumberType::kU32: return as(uint32_t());
+        case NumberType::kS32: return as(int32_t());
+        case NumberType::kU64: return as(uint64_t());
+        case NumberType::kS64: return as(int64_t());
+        case NumberType::kF32: return as(float());
+        case NumberType::kF64: return as(double());
+        case NumberType::kF16:
+        case NumberType::kBf16: {
+            // float64 holds the exact sum of two 16-bit numbers, so only `convert` rounds. If the exponents are too far
+            // apart for an exact sum, the smaller number is too small to change the result.
+            const double sum = reduced(reduction, to_double(type, old), to_double(type, value));
+            return convert({type, NumberType::kF64}, bit_cast<uint64_t>(sum));
+        }
+        default: return value;
     }
 }
 

@@ -33,7 +33,7 @@ void allocate(Batch& batch, const Instruction& ins) {
             std::memcpy(at.places[0], &address, 4);
             batch.count_access(store, at, 4, AccessKind::kWrite);
         }
-        if (batch.races()) batch.check_races(store, all, 4, true, false);
+        batch.check_races(store, all, 4, true, false);
     });
 }
 

@@ -182,9 +182,9 @@ void TensorOperations::start_batch(Batch& batch) {
 }
 
 void TensorOperations::issue(Batch& batch, uint32_t lane, const TensorOperation& operation) {
-    std::optional<TileRead> read;
-    if (RaceDetector* races = batch.race_detector())
-        read = races->begin_tile(batch.source, operation.places, {lane / kWarp});
+    std::optional<AsyncRead> read;
+    if (RaceDetector* races = batch.races())
+        read = races->begin_read(batch.source, races->pieces_of(operation.places), {lane / kWarp});
     for (const auto& [block, cells] : operation.read) memories[block].begin(TensorUse::kRead, cells);
     for (const auto& [block, cells] : operation.written) memories[block].begin(TensorUse::kComputed, cells);
     for (const auto& [block, cells] : operation.read) fences.check(batch, lane / kWarp, false, block, cells);
@@ -195,10 +195,10 @@ void TensorOperations::issue(Batch& batch, uint32_t lane, const TensorOperation&
 void TensorOperations::commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places) {
     auto issued = std::make_shared<std::vector<Issued>>(std::move(issued_[lane]));
     issued_.erase(lane);
-    PhaseRaces* phases = batch.phase_races();
-    auto snapshot = std::make_shared<Knowledge>(phases ? phases->clocks.snapshot(lane / kWarp) : Knowledge());
-    batch.work().engine.start(
-        [this, &batch, lane, places, issued, snapshot, phases] {
+    RaceDetector* races = batch.races();
+    auto snapshot = std::make_shared<Knowledge>(races ? races->clocks.snapshot(lane / kWarp) : Knowledge());
+    batch.work().start(
+        [this, &batch, lane, places, issued, snapshot, races] {
             for (const Issued& entry : *issued) {
                 const TensorOperation& operation = entry.operation;
                 fences.tick();
@@ -208,10 +208,10 @@ void TensorOperations::commit(Batch& batch, uint32_t lane, std::vector<SharedPla
                                                cells);
                         fences.note(batch, lane / kWarp, TensorUse::kComputed, block, cells);
                     }
-                if (entry.read) batch.race_detector()->end_tile(*entry.read, phases ? snapshot.get() : nullptr);
+                if (entry.read) races->end_read(*entry.read, snapshot.get());
             }
             for (const SharedPlace place : places)
-                if (phases) phases->clocks.arrive(*snapshot, batch.flat(place));
+                if (races) races->clocks.arrive(*snapshot, batch.flat(place));
             for (const SharedPlace place : places) batch.work().mbarriers.arrive({lane, place}, 1);
         },
         {});

@@ -105,7 +105,7 @@ class TensorOperations {
   private:
     struct Issued {
         TensorOperation operation;
-        std::optional<TileRead> read;
+        std::optional<AsyncRead> read;
     };
     std::map<uint32_t, std::vector<Issued>> issued_;  // keyed by lane: operations that are not committed yet
     std::map<std::pair<uint32_t, TensorUse>, std::vector<Cells>> moves_;  // keyed by warp: loads and stores

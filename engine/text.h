@@ -4,8 +4,19 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <type_traits>
 
 namespace kernrec {
+
+// Return texts and numbers as one text.
+template <class... Parts>
+std::string joined(const Parts&... parts) {
+    const auto text_of = [](const auto& part) -> std::string {
+        if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>) return std::to_string(part);
+        else return part;
+    };
+    return (text_of(parts) + ...);
+}
 
 // Return "0x" and at least `digits` hexadecimal digits.
 inline std::string hex(uint64_t value, int digits = 1) {

@@ -1,91 +1,87 @@
-// Textures and surfaces: see the header.
+// Textures and surfaces: `tex tld4 txq suld sust sured suq` (PTX ISA, sections 9.7.10 and 9.7.11; CUDA C++ Programming
+// Guide, appendix "Texture Fetching").
+//
+// Linear filters have weights with 8 fractional bits. A fetch counts as one read of its buffer: a request per warp,
+// with the distinct sectors of all texels that its lanes filter. Sectors are those of the hardware's layout of 2-D
+// images: blocks of 64 bytes x 8 rows, with sectors of 16 bytes x 2 rows (NVIDIA's block linear layout, `drm_fourcc.h`
+// of the Linux kernel). Depth comparison, multi-sample textures and sparse residency are not supported.
 #include "texture.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <stdexcept>
+#include <optional>
+#include <set>
+
+#include "dispatch.h"
+#include "reductions.h"
+#include "text.h"
 
 namespace kernrec {
+
+std::array<int64_t, 3> Image::extents_at(int64_t level) const {
+    std::array<int64_t, 3> result{};
+    for (size_t i = 0; i < 3; ++i) result[i] = std::max<int64_t>(extents[i] >> std::min<int64_t>(level, 62), 1);
+    return result;
+}
+
+int64_t Image::first_texel(int64_t level) const {
+    int64_t texels = 0;
+    for (int64_t i = 0; i < level; ++i) {
+        const auto [x, y, z] = extents_at(i);
+        texels += x * y * z * layers;
+    }
+    return texels;
+}
+
 namespace {
 
-struct Texel {
-    std::array<int64_t, 3> at;
-    int64_t layer;
-    int64_t level;
+// Geometry of an instruction.
+struct Geometry {
+    const char* name;
+    uint32_t axes;
+    bool layered = false;
+    bool cube = false;
+};
+constexpr Geometry kGeometries[] = {{"1d", 1},
+                                    {"2d", 2},
+                                    {"3d", 3},
+                                    {"a1d", 1, true},
+                                    {"a2d", 2, true},
+                                    {"cube", 3, false, true},
+                                    {"acube", 3, true, true}};
+
+// Result of a surface access outside of the image: an error (.trap), the nearest texel (.clamp), or zeros (.zero).
+enum class OutsideMode : uint8_t { kTrap, kClamp, kZero };
+
+struct ImageForm {
+    Row handle;
+    Geometry geometry{};
+    Row layer;
+    std::vector<Row> coordinates;
+    std::vector<Row> targets;  // result or source registers; none if discarded
+    NumberType type = NumberType::kF32;
+    bool packed = false;  // two f16 results per register
+    bool whole = false;   // whether coordinates are texel indices
+    // For fetches: level of detail, gradients along x and y, and texel offset.
+    Row level;
+    std::vector<Row> slopes[2], offset;
+    std::optional<uint32_t> channel;  // channel of a gather
+    // For surfaces: bytes per element, and behavior for accesses outside of the image.
+    uint32_t unit = 4;
+    OutsideMode outside = OutsideMode::kTrap;
+    Reduction reduction = Reduction::kNone;
 };
 
-struct Corner {
-    Texel texel;
-    bool inside;  // if false, the texel reads as the border
-    double weight;
-};
+// --- Texels ---
 
 constexpr double kFurthest = double(int64_t(1) << 40);  // all larger coordinates map to the same texel
 
-// Position of a texel along one axis, whether the texel exists, and its weight in a fetch.
-struct AxisTexel {
-    int64_t index;
-    bool inside;
-    double weight;
+struct Texel {
+    std::array<int64_t, 3> at;
+    int64_t layer, level;
+    bool inside = true;  // if false, the texel reads as the border
+    double weight = 1;
 };
-
-int64_t modulo(int64_t value, int64_t extent) {
-    const int64_t rest = value % extent;
-    return rest < 0 ? rest + extent : rest;
-}
-
-AxisTexel addressed(const Sampler& sampler, int64_t index, int64_t extent, double weight) {
-    AddressMode mode = sampler.address;
-    if ((mode == AddressMode::kWrap || mode == AddressMode::kMirror) && !sampler.normalized) mode = AddressMode::kClamp;
-    if (mode == AddressMode::kWrap) return {modulo(index, extent), true, weight};
-    if (mode == AddressMode::kMirror) {
-        const int64_t turn = modulo(index, 2 * extent);
-        return {turn < extent ? turn : 2 * extent - 1 - turn, true, weight};
-    }
-    const bool inside = index >= 0 && index < extent;
-    return {std::clamp<int64_t>(index, 0, extent - 1), inside || mode != AddressMode::kBorder, weight};
-}
-
-double bounded(double value) { return std::isnan(value) ? 0.0 : std::clamp(value, -kFurthest, kFurthest); }
-
-// Return the texel of a fetch along one axis, or the two texels that a linear filter blends.
-int axis_texels(const Sampler& sampler, double coordinate, int64_t extent, bool linear, bool whole, AxisTexel* texels) {
-    if (whole) {
-        const auto index = int64_t(bounded(coordinate));
-        texels[0] = {std::clamp<int64_t>(index, 0, extent - 1), index >= 0 && index < extent, 1.0};
-        return 1;
-    }
-    double place = bounded(coordinate);
-    if (sampler.normalized) place = bounded(place * double(extent));
-    if (!linear) {
-        texels[0] = addressed(sampler, int64_t(std::floor(place)), extent, 1.0);
-        return 1;
-    }
-    const double first = std::floor(place - 0.5);
-    const double share = std::floor((place - 0.5 - first) * 256.0 + 0.5) / 256.0;  // 8 bits
-    texels[0] = addressed(sampler, int64_t(first), extent, 1.0 - share);
-    texels[1] = addressed(sampler, int64_t(first) + 1, extent, share);
-    return 2;
-}
-
-double stored_number(NumberType type, const uint8_t* bytes) {
-    uint64_t bits = 0;
-    const int size = number_bits(type) / 8;
-    std::memcpy(&bits, bytes, size_t(size));
-    switch (type) {
-        case NumberType::kS8: return int8_t(bits);
-        case NumberType::kS16: return int16_t(bits);
-        case NumberType::kS32: return int32_t(bits);
-        case NumberType::kF16:
-        case NumberType::kF32: return to_double(type, bits);
-        default: return double(bits);
-    }
-}
-
-bool is_signed(NumberType type) {
-    return type == NumberType::kS8 || type == NumberType::kS16 || type == NumberType::kS32;
-}
 
 int64_t texel_number(const Image& image, const Texel& texel) {
     const auto [width, height, depth] = image.extents_at(texel.level);
@@ -105,132 +101,68 @@ int64_t stored_byte(const Image& image, const Texel& texel) {
     return (image.first_texel(texel.level) * size + block * 512 + inside) % image.bytes();
 }
 
-// Return the texels of a fetch, last axis fastest. `whole` is true if the coordinates are texel indices.
-std::vector<Corner> corners(const Image& image, const ImagePlace& place, int64_t level, bool linear, bool whole) {
+// Return the index of a texel along one axis, and whether the texel exists. `whole`: the coordinate is an index.
+std::pair<int64_t, bool> addressed(const Sampler& sampler, int64_t index, int64_t extent, bool whole) {
+    const auto modulo = [index](int64_t by) { return (index % by + by) % by; };
+    const AddressMode mode = whole ? AddressMode::kBorder : sampler.address;
+    if (mode == AddressMode::kWrap && sampler.normalized) return {modulo(extent), true};
+    if (mode == AddressMode::kMirror && sampler.normalized)
+        return {std::min(modulo(2 * extent), 2 * extent - 1 - modulo(2 * extent)), true};
+    const bool inside = index >= 0 && index < extent;
+    return {std::clamp<int64_t>(index, 0, extent - 1), inside || mode != AddressMode::kBorder};
+}
+
+// Location in an image, or on a face of a cube.
+struct ImagePlace {
+    std::array<double, 3> coordinates;
+    int64_t layer;
+};
+
+// Return the texels of a fetch, last axis fastest. A linear filter blends two texels along each axis.
+std::vector<Texel> texels_of(const Image& image, const ImagePlace& place, int64_t level, bool linear, bool whole) {
+    const auto bounded = [](double value) { return std::isnan(value) ? 0 : std::clamp(value, -kFurthest, kFurthest); };
     const auto extents = image.extents_at(level);
-    std::vector<Corner> result{{{{0, 0, 0}, place.layer, level}, true, 1.0}};
+    std::vector<Texel> texels{{{0, 0, 0}, place.layer, level}};
     for (uint32_t axis = 0; axis < image.axes; ++axis) {
-        AxisTexel texels[2];
-        const int count = axis_texels(image.sampler, place.coordinates[axis], extents[axis], linear, whole, texels);
-        std::vector<Corner> next;
-        for (const Corner& corner : result)
-            for (int i = 0; i < count; ++i) {
-                Corner more = corner;
-                more.texel.at[axis] = texels[i].index;
-                more.inside = corner.inside && texels[i].inside;
-                more.weight = corner.weight * texels[i].weight;
-                next.push_back(more);
+        double at = bounded(place.coordinates[axis]);
+        if (image.sampler.normalized && !whole) at = bounded(at * double(extents[axis]));
+        if (linear) at -= 0.5;
+        const double first = whole ? at : std::floor(at);
+        const double share = linear ? std::floor((at - first) * 256.0 + 0.5) / 256.0 : 0;  // 8 bits
+        std::vector<Texel> next;
+        for (const Texel& texel : texels)
+            for (int i = 0; i <= int(linear); ++i) {
+                const auto [index, inside] = addressed(image.sampler, int64_t(first) + i, extents[axis], whole);
+                Texel& more = next.emplace_back(texel);
+                more.at[axis] = index;
+                more.inside &= inside;
+                more.weight *= i ? share : 1 - share;
             }
-        result = std::move(next);
+        texels = std::move(next);
     }
-    return result;
+    return texels;
 }
 
 // Read four channels of a texel, as stored or as numbers up to 1. Missing channels are 0.
-std::array<double, 4> read_texel(const Image& image, const Corner& corner) {
+std::array<double, 4> read_texel(const Image& image, const Texel& texel) {
+    const NumberType type = image.element;
+    const int bits = number_bits(type);
+    const bool is_float = type == NumberType::kF16 || type == NumberType::kF32;
+    const bool is_signed = type == NumberType::kS8 || type == NumberType::kS16 || type == NumberType::kS32;
+    const double largest = std::ldexp(1.0, bits - int(is_signed)) - 1;
     std::array<double, 4> values{};
-    if (!corner.inside) return values;
-    const int64_t bytes = number_bits(image.element) / 8;
-    const uint8_t* texel = image.data + texel_number(image, corner.texel) * image.texel_bytes();
-    const bool is_float = image.element == NumberType::kF16 || image.element == NumberType::kF32;
-    const int value_bits = number_bits(image.element) - (is_signed(image.element) ? 1 : 0);
-    const double largest = std::ldexp(1.0, value_bits) - 1;
-    for (uint32_t i = 0; i < image.channels; ++i) {
-        values[i] = stored_number(image.element, texel + i * bytes);
+    for (uint32_t i = 0; i < image.channels && texel.inside; ++i) {
+        uint64_t code = 0;
+        std::memcpy(&code, image.data + texel_number(image, texel) * image.texel_bytes() + i * bits / 8,
+                    size_t(bits) / 8);
+        if (is_float) values[i] = to_double(type, code);
+        else values[i] = is_signed ? double(int64_t(code << (64 - bits)) >> (64 - bits)) : double(code);
         if (image.sampler.unit_range && !is_float) values[i] = std::max(values[i] / largest, -1.0);
     }
     return values;
 }
 
-}  // namespace
-
-std::array<int64_t, 3> Image::extents_at(int64_t level) const {
-    std::array<int64_t, 3> result{};
-    for (size_t i = 0; i < 3; ++i) result[i] = std::max<int64_t>(extents[i] >> std::min<int64_t>(level, 62), 1);
-    return result;
-}
-
-int64_t Image::first_texel(int64_t level) const {
-    int64_t texels = 0;
-    for (int64_t i = 0; i < level; ++i) {
-        const auto [x, y, z] = extents_at(i);
-        texels += x * y * z * layers;
-    }
-    return texels;
-}
-
-Geometry geometry(const Modifiers& modifiers) {
-    static const std::pair<const char*, Geometry> kGeometries[] = {{"1d", {1}},
-                                                                   {"2d", {2}},
-                                                                   {"3d", {3}},
-                                                                   {"a1d", {1, true}},
-                                                                   {"a2d", {2, true}},
-                                                                   {"cube", {3, false, true}},
-                                                                   {"acube", {3, true, true}}};
-    for (const std::string& modifier : modifiers)
-        for (const auto& [name, result] : kGeometries)
-            if (modifier == name) return result;
-    refuse("its geometry");
-}
-
-ImagePlace image_place(const Image& image, const Geometry& geometry, const std::array<double, 3>& coordinates,
-                       int64_t layer) {
-    ImagePlace place{coordinates, layer};
-    if (geometry.cube) {
-        // CUDA C++ Programming Guide, appendix "Cubemap Textures".
-        const auto [x, y, z] = coordinates;
-        const double across = std::fabs(x), up = std::fabs(y), far = std::fabs(z);
-        const int axis = across >= up && across >= far ? 0 : up >= far ? 1 : 2;
-        const double along = coordinates[size_t(axis)], side = along < 0 ? -1.0 : 1.0;
-        const double s = axis == 0 ? -side * z : axis == 1 ? x : side * x, t = axis == 1 ? side * z : -y;
-        const double length = along == 0 ? 1.0 : std::fabs(along);
-        place = {{(s / length + 1) / 2, (t / length + 1) / 2, 0}, layer * 6 + 2 * axis + (along < 0)};
-    }
-    place.layer = std::clamp<int64_t>(place.layer, 0, image.layers - 1);
-    return place;
-}
-
-int64_t nearest_level(const Image& image, double level) {
-    const double nearest = std::isnan(level) ? 0.0 : std::floor(level + 0.5);
-    return int64_t(std::clamp(nearest, 0.0, double(image.levels - 1)));
-}
-
-double level_of_gradients(const Image& image, const std::array<double, 3>& x, const std::array<double, 3>& y) {
-    const auto length = [&](const std::array<double, 3>& slope) {
-        double sum = 0;
-        for (uint32_t axis = 0; axis < image.axes; ++axis) {
-            const double scaled = slope[axis] * (image.sampler.normalized ? double(image.extents[axis]) : 1.0);
-            sum += scaled * scaled;
-        }
-        return std::sqrt(sum);
-    };
-    return std::log2(std::max(std::max(length(x), length(y)), 1.0));
-}
-
-std::array<double, 4> fetch(const Image& image, ImagePlace place, const std::array<double, 3>& offset, int64_t level,
-                            bool whole, std::vector<int64_t>& stored) {
-    const auto extents = image.extents_at(level);
-    for (uint32_t axis = 0; axis < image.axes; ++axis)
-        place.coordinates[axis] += offset[axis] / (image.sampler.normalized ? double(extents[axis]) : 1.0);
-    const auto read = corners(image, place, level, image.sampler.linear && !whole, whole);
-    std::array<double, 4> sum{};
-    for (const Corner& corner : read) {
-        stored.push_back(corner.inside ? stored_byte(image, corner.texel) : -1);
-        const auto values = read_texel(image, corner);
-        if (read.size() == 1) return values;
-        for (size_t i = 0; i < 4; ++i) sum[i] += values[i] * corner.weight;
-    }
-    return sum;
-}
-
-std::array<double, 4> gather(const Image& image, const ImagePlace& place, uint32_t channel,
-                             std::vector<int64_t>& stored) {
-    const auto read = corners(image, place, 0, true, false);  // by x and y: 00, 01, 10, 11
-    for (const Corner& corner : read) stored.push_back(corner.inside ? stored_byte(image, corner.texel) : -1);
-    return {read_texel(image, read[1])[channel], read_texel(image, read[3])[channel],
-            read_texel(image, read[2])[channel], read_texel(image, read[0])[channel]};
-}
-
+// Return the bits of a channel for a result of type f32, f16, u32 or s32.
 uint32_t channel_bits(NumberType type, double value) {
     if (type == NumberType::kF32) return bit_cast<uint32_t>(float(value));
     if (type == NumberType::kF16)
@@ -240,33 +172,382 @@ uint32_t channel_bits(NumberType type, double value) {
     return uint32_t(int64_t(value));
 }
 
-SurfacePlace surface_place(const Image& image, const std::array<int64_t, 3>& coordinates, int64_t layer,
-                           uint32_t access_bytes, OutsideMode mode) {
-    const int64_t size = access_bytes, texel_bytes = image.texel_bytes();
-    const std::array<int64_t, 3> last{image.extents[0] * texel_bytes - size, image.extents[1] - 1,
-                                      image.extents[2] - 1};
-    if (last[0] < 0)
-        throw std::invalid_argument("moves " + std::to_string(size) + " bytes of a row of " +
-                                    std::to_string(last[0] + size) + " bytes of the surface " + image.name);
-    bool inside = layer >= 0 && layer < image.layers;
-    for (uint32_t axis = 0; axis < image.axes; ++axis)
-        inside = inside && coordinates[axis] >= 0 && coordinates[axis] <= last[axis];
-    if (inside && coordinates[0] % size)
-        throw std::invalid_argument("x is not a multiple of " + std::to_string(size) + " bytes");
-    if (!inside && mode == OutsideMode::kTrap) {
-        std::string shown;
-        for (uint32_t axis = 0; axis < image.axes; ++axis)
-            shown += (axis ? ", " : "") + std::to_string(coordinates[axis]);
-        throw std::invalid_argument("(" + shown + ") is outside of the surface " + image.name);
+struct Part {
+    const Image* image;
+    std::vector<uint32_t> lanes;
+};
+
+// Group the active lanes by the image that they access.
+std::map<uint64_t, Part> parts_of(Batch& batch, const Instruction& ins, const Row& handles) {
+    std::map<uint64_t, Part> parts;
+    each_lane(batch, ins, [&](uint32_t lane) { parts[batch.value(handles, lane)].lanes.push_back(lane); });
+    for (auto& [handle, part] : parts) {
+        const auto image = batch.launch.images.find(handle);
+        if (image == batch.launch.images.end())
+            batch.fail_lane(part.lanes[0], "uses " + hex(handle) + ", which is not the handle of a texture or surface");
+        part.image = image->second.get();
     }
-    Texel texel{{0, 0, 0}, std::clamp<int64_t>(layer, 0, image.layers - 1), 0};
-    for (uint32_t axis = 1; axis < image.axes; ++axis)
-        texel.at[axis] = std::clamp<int64_t>(coordinates[axis], 0, last[axis]);
-    const int64_t x = std::clamp<int64_t>(coordinates[0], 0, last[0]) / size * size;
-    texel.at[0] = x / texel_bytes;
-    const bool reads_zero = !inside && mode == OutsideMode::kZero;
-    return {texel_number(image, texel) * texel_bytes + x % texel_bytes, reads_zero ? -1 : stored_byte(image, texel),
-            reads_zero};
+    return parts;
 }
 
+void require_axes(Batch& batch, const Image& image, const Geometry& geometry) {
+    if (image.axes != (geometry.cube ? 2 : geometry.axes))
+        batch.fail(joined("the image over ", image.name, " has ", image.axes, " axes"));
+}
+
+// Location of accessed texels in the hardware's layout: bytes in the buffer, -1 for none.
+struct Stored {
+    uint32_t lane;
+    std::vector<int64_t> bytes;
+};
+
+// Clocks of a warp's request. An SM has four texture units. Each unit filters four texels to one sample per clock
+// (NVIDIA A100 Tensor Core GPU Architecture, "4 texture units per SM"; NVIDIA Turing GPU Architecture states the same).
+constexpr uint32_t kTextureClocks = 8;
+
+void count_image(Batch& batch, const Image& image, const std::vector<Stored>& all, AccessKind kind, uint32_t size) {
+    const uint32_t number = uint32_t((image.address >> kBufferShift) - 1);
+    std::map<uint32_t, std::vector<int64_t>> requests;  // keyed by warp: addresses
+    size_t corners = 0;
+    for (const Stored& one : all) {
+        std::vector<int64_t>& addresses = requests[one.lane / kWarp];
+        corners = std::max(corners, one.bytes.size());
+        for (const int64_t byte : one.bytes)
+            if (byte >= 0) addresses.push_back(int64_t(image.address) + byte);
+    }
+    uint64_t texels = 0, sectors = 0;
+    for (auto& [warp, addresses] : requests) {
+        std::set<int64_t> distinct;
+        for (const int64_t address : addresses) {
+            distinct.insert(address / kSectorBytes);
+            if (BlockWatch* watch = batch.watch_of(warp)) batch.touch(*watch, number, kind, &address, 1, size);
+        }
+        texels += addresses.size();
+        sectors += distinct.size();
+        std::vector<int64_t> places(distinct.begin(), distinct.end());
+        batch.watch_request(warp, kind == AccessKind::kAtomic ? addresses : places, kind);
+    }
+    if (!batch.launch.count) return;
+    BufferCounts& buffer = batch.counts.buffers[number];
+    if (batch.launch.watch)
+        buffer[kPasses + size_t(kind)].add(requests.size() * kTextureClocks * std::max<size_t>(corners / 4, 1));
+    buffer[kSectors + size_t(kind)].add(sectors);
+    buffer[kRequests + size_t(kind)].add(requests.size());
+    buffer[kBytes + size_t(kind)].add(texels * size);
+    if (kind == AccessKind::kAtomic) buffer[kAtomics].add(texels);
+}
+
+double number_at(Batch& batch, const Row& row, uint32_t lane, bool is_float) {
+    const uint32_t bits = uint32_t(batch.value(row, lane));
+    return is_float ? double(bit_cast<float>(bits)) : double(int32_t(bits));
+}
+
+std::array<double, 3> numbers_at(Batch& batch, const std::vector<Row>& rows, uint32_t lane, bool are_floats) {
+    std::array<double, 3> numbers{};
+    for (size_t i = 0; i < rows.size(); i++) numbers[i] = number_at(batch, rows[i], lane, are_floats);
+    return numbers;
+}
+
+ImagePlace place_of(Batch& batch, const ImageForm& form, const Image& image, uint32_t lane) {
+    ImagePlace place{numbers_at(batch, form.coordinates, lane, !form.whole), uint32_t(batch.value(form.layer, lane))};
+    if (form.geometry.cube) {
+        // CUDA C++ Programming Guide, appendix "Cubemap Textures".
+        const auto [x, y, z] = place.coordinates;
+        const double across = std::fabs(x), up = std::fabs(y), far = std::fabs(z);
+        const int axis = across >= up && across >= far ? 0 : up >= far ? 1 : 2;
+        const double along = place.coordinates[size_t(axis)], side = along < 0 ? -1.0 : 1.0;
+        const double s = axis == 0 ? -side * z : axis == 1 ? x : side * x, t = axis == 1 ? side * z : -y;
+        const double length = along == 0 ? 1.0 : std::fabs(along);
+        place = {{(s / length + 1) / 2, (t / length + 1) / 2, 0}, place.layer * 6 + 2 * axis + (along < 0)};
+    }
+    place.layer = std::clamp<int64_t>(place.layer, 0, image.layers - 1);
+    return place;
+}
+
+// Return the nearest level of detail. The level of gradients is the logarithm of the longer gradient in texels.
+int64_t level_of(Batch& batch, const ImageForm& form, const Image& image, uint32_t lane) {
+    double level = form.level ? number_at(batch, form.level, lane, !form.whole) : 0;
+    if (!form.slopes[0].empty()) {
+        const auto length = [&](const std::vector<Row>& rows) {
+            const std::array<double, 3> slope = numbers_at(batch, rows, lane, true);
+            double sum = 0;
+            for (uint32_t axis = 0; axis < image.axes; ++axis) {
+                const double scaled = slope[axis] * (image.sampler.normalized ? double(image.extents[axis]) : 1.0);
+                sum += scaled * scaled;
+            }
+            return std::sqrt(sum);
+        };
+        level = std::log2(std::max(std::max(length(form.slopes[0]), length(form.slopes[1])), 1.0));
+    }
+    const double nearest = std::isnan(level) ? 0.0 : std::floor(level + 0.5);
+    return int64_t(std::clamp(nearest, 0.0, double(image.levels - 1)));
+}
+
+void put_channels(Batch& batch, const ImageForm& form, uint32_t lane, const std::array<double, 4>& values) {
+    for (size_t i = 0; i < form.targets.size(); i++) {
+        if (!form.targets[i]) continue;
+        uint32_t& target = batch.row<uint32_t>(form.targets[i])[lane];
+        if (!form.packed) target = channel_bits(form.type, values[i]);
+        else target = channel_bits(form.type, values[2 * i]) | channel_bits(form.type, values[2 * i + 1]) << 16;
+    }
+}
+
+void fetch_texels(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<ImageForm>(ins);
+    for (const auto& [handle, part] : parts_of(batch, ins, form.handle)) {
+        const Image& image = *part.image;
+        require_axes(batch, image, form.geometry);
+        std::map<int64_t, std::vector<Stored>> levels;  // texels keyed by mipmap level
+        for (const uint32_t lane : part.lanes) {
+            const int64_t level = level_of(batch, form, image, lane);
+            const std::array<double, 3> offset = numbers_at(batch, form.offset, lane, false);
+            ImagePlace place = place_of(batch, form, image, lane);
+            for (uint32_t axis = 0; axis < image.axes; ++axis)
+                place.coordinates[axis] +=
+                    offset[axis] / (image.sampler.normalized ? double(image.extents_at(level)[axis]) : 1.0);
+            const bool linear = form.channel || (image.sampler.linear && !form.whole);
+            const std::vector<Texel> texels = texels_of(image, place, level, linear, form.whole);
+            Stored& stored = levels[level].emplace_back(Stored{lane, {}});
+            for (const Texel& texel : texels) stored.bytes.push_back(texel.inside ? stored_byte(image, texel) : -1);
+            std::array<double, 4> values{};
+            if (form.channel) {  // by x and y: 00, 01, 10, 11 (PTX ISA, section "tld4")
+                constexpr size_t kOrder[] = {1, 3, 2, 0};
+                for (size_t i = 0; i < 4; ++i) values[i] = read_texel(image, texels[kOrder[i]])[*form.channel];
+            } else if (texels.size() == 1) {
+                values = read_texel(image, texels[0]);
+            } else {
+                for (const Texel& texel : texels)
+                    for (size_t i = 0; i < 4; ++i) values[i] += read_texel(image, texel)[i] * texel.weight;
+            }
+            put_channels(batch, form, lane, values);
+        }
+        for (const auto& [level, stored] : levels)
+            count_image(batch, image, stored, AccessKind::kRead, uint32_t(image.texel_bytes()));
+    }
+}
+
+void decode_place(Decoder& decoder, const Source& ins, const Operand& place, const char* type, ImageForm& form) {
+    if (place.kind != OperandKind::kTexel) refuse();
+    const auto* const geometry = std::find_if(std::begin(kGeometries), std::end(kGeometries),
+                                              [&](const Geometry& each) { return ins.has(each.name); });
+    if (geometry == std::end(kGeometries)) refuse("its geometry");
+    form.geometry = *geometry;
+    form.handle = decoder.value(place.items[0], "b64");
+    const size_t first = form.geometry.layered ? 2 : 1;
+    if (place.items.size() < first + form.geometry.axes) refuse(joined(place.items.size() - 1, " coordinates"));
+    form.layer = form.geometry.layered ? decoder.value(place.items[1], "u32") : decoder.constant(32, 0);
+    for (uint32_t i = 0; i < form.geometry.axes; i++)
+        form.coordinates.push_back(decoder.value(place.items[first + i], type));
+}
+
+void decode_results(Decoder& decoder, const Source& ins, const Operand& results, ImageForm& form) {
+    if (results.kind != OperandKind::kVector) refuse();
+    const std::string& type = ins.modifiers[ins.modifiers.size() - 2];
+    form.packed = type == "f16x2";
+    form.type = form.packed ? NumberType::kF16 : type_among(type, {"f32", "u32", "s32"});
+    if (results.items.size() != (form.packed ? 2u : 4u)) refuse(joined(results.items.size(), " results"));
+    for (const Operand& item : results.items)
+        form.targets.push_back(item.kind == OperandKind::kNone ? Row{}
+                                                               : decoder.write(item, form.packed ? "b32" : type));
+}
+
+std::vector<Row> vector_rows(Decoder& decoder, const Operand& operand, uint32_t axes, const char* type) {
+    const Operands items = elements(operand);
+    if (items.size() < axes) refuse(joined(items.size(), " elements for ", axes, " axes"));
+    std::vector<Row> rows;
+    for (uint32_t i = 0; i < axes; i++) rows.push_back(decoder.value(items[i], type));
+    return rows;
+}
+
+const Registration kTex({"tex"}, [](Decoder& decoder, const Source& ins) {
+    const std::string& type = ins.type();
+    if (type != "f32" && type != "s32") refuse();
+    ImageForm form;
+    form.whole = type == "s32";
+    decode_results(decoder, ins, ins.operands[0], form);
+    decode_place(decoder, ins, ins.operands[1], type.c_str(), form);
+    size_t next = 2;
+    if (ins.has("level")) form.level = decoder.value(ins.operands[next++], type);
+    if (ins.has("grad"))
+        for (std::vector<Row>& slope : form.slopes)
+            slope = vector_rows(decoder, ins.operands[next++], form.geometry.axes, "f32");
+    if (next < ins.operands.size() && ins.operands[next].kind == OperandKind::kVector)
+        form.offset = vector_rows(decoder, ins.operands[next++], form.geometry.axes, "s32");
+    if (next != ins.operands.size()) refuse("a depth comparison");
+    emit_form(decoder, fetch_texels, std::move(form));
+});
+
+const Registration kGather({"tld4"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() != 2 || ins.type() != "f32" || ins.modifiers[0].size() != 1) refuse();
+    const size_t channel = std::string("rgba").find(ins.modifiers[0]);
+    if (channel == std::string::npos) refuse();
+    ImageForm form;
+    form.channel = uint32_t(channel);
+    decode_results(decoder, ins, ins.operands[0], form);
+    decode_place(decoder, ins, ins.operands[1], "f32", form);
+    if (form.geometry.axes != 2 && !form.geometry.cube) refuse();
+    emit_form(decoder, fetch_texels, std::move(form));
+});
+
+struct Property {
+    const char* name;
+    int64_t (*of)(const Image&);
+};
+const Property kProperties[] = {
+    {"width", [](const Image& image) { return image.extents[0]; }},
+    {"height", [](const Image& image) { return image.axes > 1 ? image.extents[1] : 0; }},
+    {"depth", [](const Image& image) { return image.axes > 2 ? image.extents[2] : 0; }},
+    {"array_size", [](const Image& image) { return image.layers; }},
+    {"num_mipmap_levels", [](const Image& image) { return image.levels; }},
+    {"normalized_coords", [](const Image& image) { return int64_t(image.sampler.normalized); }},
+};
+
+void query(Batch& batch, const Instruction& ins) {
+    for (const auto& [handle, part] : parts_of(batch, ins, ins.a))
+        for (const uint32_t lane : part.lanes)
+            batch.row<uint32_t>(ins.d)[lane] = uint32_t(kProperties[ins.mode].of(*part.image));
+}
+
+const Registration kQuery({"txq", "suq"}, [](Decoder& decoder, const Source& ins) {
+    const auto property = std::find_if(std::begin(kProperties), std::end(kProperties),
+                                       [&](const Property& each) { return ins.has(each.name); });
+    if (property == std::end(kProperties) || ins.has("level")) refuse("this property");
+    if (ins.operands.size() != 2 || ins.operands[1].kind != OperandKind::kAddress) refuse();
+    const Row a = decoder.value(ins.operands[1].items[0], "b64"), d = decoder.write(ins.operands[0], "u32");
+    decoder.emit(query, d, a).mode = uint32_t(property - kProperties);
+});
+
+// --- Surfaces ---
+
+struct SurfaceAccess {
+    uint32_t lane;
+    uint8_t* bytes;
+    bool outside;  // reads zeros and writes nothing
+};
+
+// Return and count the lanes' accesses to a surface, whose x coordinate is in bytes. Fail if an access is misaligned,
+// or outside with .trap.
+std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins, const ImageForm& form,
+                                            AccessKind kind) {
+    std::vector<SurfaceAccess> accesses;
+    const int64_t size = int64_t(form.unit) * int64_t(form.targets.size());
+    for (const auto& [handle, part] : parts_of(batch, ins, form.handle)) {
+        const Image& image = *part.image;
+        require_axes(batch, image, form.geometry);
+        if (kind != AccessKind::kRead && !image.writable)
+            batch.fail("writes to " + image.name + ", which is read-only");
+        const int64_t row_bytes = image.extents[0] * image.texel_bytes();
+        const std::array<int64_t, 3> last{row_bytes - size, image.extents[1] - 1, image.extents[2] - 1};
+        std::vector<Stored> stored;
+        for (const uint32_t lane : part.lanes) {
+            const auto fail = [&](const std::string& text) { batch.fail(batch.coordinates(lane) + ": " + text); };
+            if (last[0] < 0)
+                fail(joined("moves ", size, " bytes of a row of ", row_bytes, " bytes of the surface ", image.name));
+            const std::array<double, 3> coordinates = numbers_at(batch, form.coordinates, lane, false);
+            std::array<int64_t, 3> at{};
+            const int64_t layer = uint32_t(batch.value(form.layer, lane));
+            bool inside = layer < image.layers;
+            std::string shown;
+            for (uint32_t axis = 0; axis < image.axes; ++axis) {
+                const auto coordinate = int64_t(coordinates[axis]);
+                at[axis] = std::clamp<int64_t>(coordinate, 0, last[axis]);
+                inside &= at[axis] == coordinate;
+                shown += joined(axis ? ", " : "", coordinate);
+            }
+            if (inside && at[0] % size) fail(joined("x is not a multiple of ", size, " bytes"));
+            if (!inside && form.outside == OutsideMode::kTrap)
+                fail(joined("(", shown, ") is outside of the surface ", image.name));
+            const int64_t x = at[0] / size * size;
+            const Texel texel{{x / image.texel_bytes(), at[1], at[2]}, std::min(layer, image.layers - 1), 0};
+            const bool is_nowhere = !inside && form.outside == OutsideMode::kZero;
+            stored.push_back({lane, {is_nowhere ? -1 : stored_byte(image, texel)}});
+            const int64_t byte = texel_number(image, texel) * image.texel_bytes() + x % image.texel_bytes();
+            accesses.push_back({lane, image.data + byte, is_nowhere});
+        }
+        count_image(batch, image, stored, kind, uint32_t(size));
+    }
+    return accesses;
+}
+
+uint8_t* bytes_of(uint64_t& value) { return reinterpret_cast<uint8_t*>(&value); }
+
+template <bool stores>
+void move_surface(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<ImageForm>(ins);
+    for (const SurfaceAccess& at : surface_accesses(batch, ins, form, stores ? AccessKind::kWrite : AccessKind::kRead))
+        for (size_t i = 0; i < form.targets.size(); i++) {
+            if (!form.targets[i]) continue;
+            uint8_t* const place = at.bytes + i * form.unit;
+            uint64_t value = stores ? batch.value(form.targets[i], at.lane) : 0;
+            if (!at.outside) std::memcpy(stores ? place : bytes_of(value), stores ? bytes_of(value) : place, form.unit);
+            if (!stores) batch.put_value(form.targets[i], at.lane, value);
+        }
+}
+
+void reduce_surface(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<ImageForm>(ins);
+    for (const SurfaceAccess& at : surface_accesses(batch, ins, form, AccessKind::kAtomic)) {
+        if (at.outside) continue;
+        uint64_t old = 0;
+        std::memcpy(&old, at.bytes, form.unit);
+        const uint64_t made = reduce(form.reduction, form.type, old, batch.value(form.targets[0], at.lane));
+        std::memcpy(at.bytes, &made, form.unit);
+    }
+}
+
+ImageForm surface_form(Decoder& decoder, const Source& ins, const Operand& place) {
+    if (ins.modifiers[0] != "b") refuse();
+    ImageForm form;
+    form.whole = true;
+    decode_place(decoder, ins, place, "s32", form);
+    if (form.geometry.cube) refuse("its geometry");
+    form.outside = ins.has("clamp") ? OutsideMode::kClamp : ins.has("zero") ? OutsideMode::kZero : OutsideMode::kTrap;
+    return form;
+}
+
+uint32_t unit_of(const Source& ins) {
+    for (const auto& [name, bytes] : {std::pair{"b8", 1u}, {"b16", 2u}, {"b32", 4u}, {"b64", 8u}})
+        if (ins.has(name)) return bytes;
+    refuse();
+}
+
+std::vector<Row> surface_registers(Decoder& decoder, const Operand& operand, uint32_t unit) {
+    std::vector<Row> rows;
+    for (const Operand& item : elements(operand)) {
+        if (item.kind == OperandKind::kNone) rows.push_back({});
+        else rows.push_back(decoder.value(item, unit == 1 ? "b16" : "b" + std::to_string(8 * unit)));
+    }
+    if (rows.size() != 1 && rows.size() != 2 && rows.size() != 4) refuse("registers");
+    return rows;
+}
+
+const Registration kSurfaceMove({"suld", "sust"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() != 2) refuse();
+    const bool loads = ins.opcode == "suld";
+    const Operand& registers = ins.operands[loads ? 0 : 1];
+    ImageForm form = surface_form(decoder, ins, ins.operands[loads ? 1 : 0]);
+    form.unit = unit_of(ins);
+    for (const Operand& item : elements(registers))
+        if (loads && item.kind != OperandKind::kNone && item.kind != OperandKind::kRegister) refuse();
+    form.targets = surface_registers(decoder, registers, form.unit);
+    emit_form(decoder, loads ? move_surface<false> : move_surface<true>, std::move(form));
+});
+
+const Registration kSurfaceReduction({"sured"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() != 2) refuse();
+    const std::string& name = ins.modifiers[1];
+    if (name != "add" && name != "min" && name != "max" && name != "and" && name != "or") refuse();
+    ImageForm form = surface_form(decoder, ins, ins.operands[0]);
+    form.reduction = reduction_of(name);
+    constexpr const char* names[] = {"b32", "b64", "u32", "s32", "u64", "s64"};
+    const auto* const type = std::find_if(std::begin(names), std::end(names), [&](auto each) { return ins.has(each); });
+    if (type == std::end(names)) refuse();
+    form.type = number_type(*type);
+    form.unit = uint32_t(number_bits(form.type)) / 8;
+    form.targets = {decoder.value(ins.operands[1], *type)};
+    decoder.note_atomic(Space::kGlobal);
+    emit_form(decoder, reduce_surface, std::move(form));
+});
+
+}  // namespace
 }  // namespace kernrec

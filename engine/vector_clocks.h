@@ -12,9 +12,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "races.h"
+#include "memory.h"
 
 namespace kernrec {
+
+// Vector clock: its warp is ordered after events of warp u up to time `knowledge[u]`.
+using Knowledge = std::vector<int32_t>;
 
 // Merge another row of clocks. A row is shorter if it was copied before the newest barriers got a column.
 inline void learn(Knowledge& row, const Knowledge& more) {

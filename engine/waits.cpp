@@ -36,8 +36,8 @@ uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
     const uint32_t asks = mask & guarded(test.barrier, warp);
     uint32_t held = 0;
     if (asks) {
-        const AsInstruction as(*this, test.barrier.source);
-        const uint32_t before = running, warp0 = running_warps_[0], mask0 = running_masks_[0];
+        const uint32_t before = running, warp0 = running_warps_[0], mask0 = running_masks_[0], source0 = source;
+        source = test.barrier.source;  // for errors
         running = 1;
         running_warps_[0] = warp;
         running_masks_[0] = asks;
@@ -45,6 +45,7 @@ uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
         running = before;
         running_warps_[0] = warp0;
         running_masks_[0] = mask0;
+        source = source0;
         uint32_t waiting = 0;
         for (const auto& [lane, place] : uses) {
             if (work_->mbarriers.passed({lane, place}, test.parity(*this, lane))) continue;
@@ -97,7 +98,7 @@ bool Batch::advance_work() {
     std::set<SharedPlace> awaited;
     for (const PhaseWait& wait : phase_waits_)
         if (wait.paused) awaited.insert(wait.awaited);
-    while (work_->mbarriers.completed_phases() == completed_ && work_->engine.finish_one(awaited)) {
+    while (work_->mbarriers.completed_phases() == completed_ && work_->finish_one(awaited)) {
     }
     return work_->mbarriers.completed_phases() != completed_;
 }
@@ -171,13 +172,13 @@ void Batch::release_clusters() {
             cluster_waiting_[lane] = 0;
             cluster_waiters_--;
         }
-        if (any && races_) races_->pass_cluster_barrier(lane_block(first), cluster_blocks());
+        if (any && races_) races_->pass_barrier(lane_block(first), cluster_blocks());
     }
 }
 
 // Handle lanes that exited at the end of a basic block: a thread block without live lanes loses its shared memory.
 void Batch::end_blocks(const BasicBlock& block) {
-    if (!phase_races_ || cluster_blocks() == 1) return;
+    if (!races_ || cluster_blocks() == 1) return;
     std::vector<uint32_t> gone;
     for (uint32_t i = 0; i < running; i++) {
         const uint32_t number = block_of(running_warps_[i]);
@@ -186,7 +187,7 @@ void Batch::end_blocks(const BasicBlock& block) {
             left |= live_[warp] != 0;
         if (!left && (gone.empty() || gone.back() != number)) gone.push_back(number);
     }
-    for (const uint32_t number : gone) phase_races_->end_block(block.end_source, number);
+    for (const uint32_t number : gone) races_->end_block(block.end_source, number);
 }
 
 }  // namespace kernrec

@@ -28,6 +28,9 @@ struct WgmmaForm {
 
 namespace {
 
+// Return a placeholder that Python replaces by the name and line of an instruction.
+std::string named(uint32_t source) { return joined("\x01", source, "\x01"); }
+
 uint32_t groups_of_block(const Batch& batch) { return (batch.warps_per_block + 3) / 4; }
 
 // Return whether two ascending sequences have a number in common.
@@ -93,11 +96,11 @@ void WarpgroupOperations::start(Batch& batch, uint32_t number, const WgmmaForm& 
             batch.fail("uses registers that " + named(other.source) +
                        " still uses; a wgmma.wait_group must come first");
     }
-    std::optional<TileRead> read;
-    if (RaceDetector* races = batch.race_detector()) {
+    std::optional<AsyncRead> read;
+    if (RaceDetector* races = batch.races()) {
         const uint32_t groups = groups_of_block(batch);
         const uint32_t first = number / groups * batch.warps_per_block + number % groups * 4;
-        read = races->begin_tile(batch.source, places, {first, first + 1, first + 2, first + 3});
+        read = races->begin_read(batch.source, races->pieces_of(places), {first, first + 1, first + 2, first + 3});
     }
     group.in_flight.push_back({batch.source, &form, group.committed, std::move(read)});
 }
@@ -107,7 +110,7 @@ void WarpgroupOperations::wait(Batch& batch, uint32_t number, int64_t allowed) {
     std::vector<InFlight> left;
     for (InFlight& entry : group.in_flight) {
         if (entry.group >= group.committed - allowed) left.push_back(std::move(entry));
-        else if (entry.read) batch.race_detector()->end_tile(*entry.read, nullptr);
+        else if (entry.read) batch.races()->end_read(*entry.read);
     }
     group.in_flight = std::move(left);
 }
