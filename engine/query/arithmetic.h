@@ -7,25 +7,14 @@
 
 namespace kernrec::query::arithmetic {
 
-template <class T>
-int64_t equal(T a, T b) {
-    return a == b;
+// Apply a function object, such as `std::less<>`.
+template <class Function, class R, class T>
+R applied(T a, T b) {
+    return Function()(a, b);
 }
-template <class T>
-int64_t less(T a, T b) {
-    return a < b;
-}
-template <class T>
-int64_t less_equal(T a, T b) {
-    return a <= b;
-}
-template <class T>
-int64_t truth(T a) {
-    return a != T(0);
-}
-template <class T>
-int64_t negation(T a) {
-    return a == T(0);
+template <bool wanted, class T>
+int64_t is_true(T a) {
+    return (a != T(0)) == wanted;
 }
 
 inline int64_t add(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
@@ -84,9 +73,6 @@ inline int64_t floor_sum(int64_t n, int64_t step, int64_t start, int64_t divisor
 
 namespace reals {
 
-inline double add(double a, double b) { return a + b; }
-inline double subtract(double a, double b) { return a - b; }
-inline double multiply(double a, double b) { return a * b; }
 inline double divide(double a, double b) { return b == 0.0 ? 0.0 : a / b; }
 inline double absolute(double a) { return std::fabs(a); }
 inline double modulo(double a, double b) {

@@ -8,27 +8,6 @@
 
 namespace kernrec::query {
 
-Kernel::Kernel(Space& space, std::vector<Launch*> launches_of, const Row<const bool>& able_of,
-               const Row<const double>& occupancy, const Table<const double>& shapes, const Table<const int64_t>& codes,
-               bool call, double clk_j, double byte_j)
-    : space(space),
-      launches(std::move(launches_of)),
-      able(true_places(able_of)),
-      occupancy(occupancy),
-      shapes(shapes),
-      codes(codes),
-      call(call),
-      clk_j(clk_j),
-      byte_j(byte_j) {
-    const int64_t configs = space.count();
-    require(!launches.empty() && able_of.size == configs && occupancy.size == configs && shapes.rows == 4 &&
-                shapes.columns == configs && codes.rows == configs && codes.columns > 0,
-            "kernel: expected launches, and figures of each config");
-    for (const Launch* launch : launches)
-        require(launch != nullptr && launch->geometry.columns == configs, "kernel: expected its launches");
-    for (int64_t row = 0; row < configs; row++) scores.push_back(occupancy[row] * 4096.0 + double(codes(row, 0)));
-}
-
 namespace {
 
 // Times of a launch on a problem, for some configs of a kernel. Configs with the same variant and work share a column:
@@ -245,7 +224,7 @@ void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& posi
                  const Table<const double>& limited, const Table<double>& quantities) {
     require(first >= 0 && first <= part.size() &&
                 all_within(positions, 0, std::min(part.size() - first, limited.columns)) &&
-                limited.rows == features::kRegime + 1 && quantities.rows == features::kQuantities &&
+                limited.rows == costs::kCostRows && quantities.rows == features::kQuantities &&
                 quantities.columns == positions.size,
             "positions: expected candidates of the kernel");
     const Kernel& kernel = *part.kernel;
@@ -304,10 +283,25 @@ nb::list launches(const Costs& costs, size_t kernel, int64_t position) {
 
 const Binding kBinding([](nb::module_& module) {
     nb::class_<Kernel>(module, "Kernel")
-        .def(nb::init<Space&, std::vector<Launch*>, Row<const bool>, Row<const double>, Table<const double>,
-                      Table<const int64_t>, bool, double, double>(),
-             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>(),
-             nb::keep_alive<1, 7>());
+        .def(
+            "__init__",
+            [](Kernel* self, Space& space, std::vector<Launch*> launches, const Row<const bool>& able,
+               const Row<const double>& occupancy, const Table<const double>& shapes, const Table<const int64_t>& codes,
+               bool call, double clk_j, double byte_j) {
+                const int64_t configs = space.count();
+                require(!launches.empty() && able.size == configs && occupancy.size == configs && shapes.rows == 4 &&
+                            shapes.columns == configs && codes.rows == configs && codes.columns > 0,
+                        "kernel: expected launches, and figures of each config");
+                for (const Launch* launch : launches)
+                    require(launch != nullptr && launch->geometry.columns == configs, "kernel: expected its launches");
+                std::vector<double> scores;
+                for (int64_t row = 0; row < configs; row++)
+                    scores.push_back(occupancy[row] * 4096.0 + double(codes(row, 0)));
+                new (self) Kernel{space,  std::move(launches), true_places(able), occupancy, shapes, codes, call, clk_j,
+                                  byte_j, std::move(scores)};
+            },
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>(),
+            nb::keep_alive<1, 7>());
     nb::class_<Costs>(module, "Costs")
         .def(nb::init<const std::vector<Costs::Arguments>&, nb::handle, int64_t, int64_t>(), nb::arg(),
              nb::arg().none(), nb::arg(), nb::arg(), nb::keep_alive<1, 2>())

@@ -19,20 +19,6 @@ struct Launch {
         double operator()(size_t figure, int64_t row) const { return (*readers[figure])(row); }
     };
 
-    // figures: expressions of the number of blocks, the number of visited tiles (None: one per block), the waits of the
-    // longest block, the rows of each loop in `WorkRow`, and the extent of each step of the grid (None: 1).
-    // tensors: name, expression of the elements (None: the problem provides the bytes), bytes of an element.
-    // variant: each config's row in `demand`. performed: whether each config performs this launch.
-    // geometry: blocks per SM, warps and prefetch of each config, (3, configs).
-    // quick: quick costs, which select promising configs, (3 * (1 + loops), configs): clocks of the busiest pipe,
-    // clocks of a block that is alone on an SM, joules of the core. start_clk: overhead in quick costs. given: the work
-    // of each config on the only problem, (rows, configs); replaces the expressions.
-    Launch(Space& space, const Access& access, const Demand& demand, const Device& device, int64_t loops,
-           const std::vector<nb::object>& figures,
-           const std::vector<std::tuple<nb::object, nb::object, double>>& tensors, const Row<const int64_t>& variant,
-           const Row<const bool>& performed, const Table<const double>& geometry, const Table<const double>& quick,
-           double start_clk, bool counted, const std::optional<Table<const double>>& given);
-
     Figures on(Problem& problem) const;
     // Fill `work` (kLoops + 2 * loops, N) for the configs in `rows` (N,).
     void fill_work(const Figures& figures, const std::vector<int64_t>& rows, const Table<double>& work) const;
@@ -61,33 +47,35 @@ struct Launch {
     const Demand& demand;
     const Device& device;
     int64_t loops;
-    std::vector<int32_t> figures;  // nodes; -1 for None
+    // Nodes of the number of blocks, the number of visited tiles (-1: one per block), the waits of the longest block,
+    // the rows of each loop in `WorkRow`, and the extent of each step of the grid (-1: 1).
+    std::vector<int32_t> figures;
     std::vector<Tensor> tensors;
-    std::vector<int64_t> variant;
-    std::vector<uint8_t> performed;
-    Table<const double> geometry, quick;
-    double start_clk;
+    std::vector<int64_t> variant;    // each config's row in `demand`
+    std::vector<uint8_t> performed;  // whether each config performs this launch
+    Table<const double> geometry;    // blocks per SM, warps and prefetch of each config, (3, configs)
+    // Quick costs, which select promising configs, (3 * (1 + loops), configs): clocks of the busiest pipe, clocks of a
+    // block that is alone on an SM, joules of the core.
+    Table<const double> quick;
+    double start_clk;  // overhead in quick costs
     bool counted;
+    // Work of each config on the only problem, (rows, configs); replaces the expressions.
     std::optional<Table<const double>> given;
     int32_t domain = 0;  // of the expressions
 };
 
 // Launches of a kernel on a GPU, and the configs that can run.
 struct Kernel {
-    Kernel(Space& space, std::vector<Launch*> launches, const Row<const bool>& able, const Row<const double>& occupancy,
-           const Table<const double>& shapes, const Table<const int64_t>& codes, bool call, double clk_j,
-           double byte_j);
-
     Space& space;
     std::vector<Launch*> launches;
-    std::vector<int64_t> able;    // configs that are profiled and fit the GPU, ascending
+    std::vector<int64_t> able;  // configs that are profiled and fit the GPU, ascending
     Row<const double> occupancy;  // resident warps of the first launch, as a fraction of an SM's maximum
     // Threads, resident blocks, registers and shared bytes of the first launch, (4, configs).
     Table<const double> shapes;
     Table<const int64_t> codes;  // warps per block and machine code of each launch, (configs, 1 + launches)
-    bool call;                   // a call of a Triton function, whose configs differ only in code and grid
-    double clk_j;                // joules of static energy per clock, in quick costs
-    double byte_j;               // joules per byte between L2 and DRAM
+    bool call;  // a call of a Triton function, whose configs differ only in code and grid
+    double clk_j;  // joules of static energy per clock, in quick costs
+    double byte_j;  // joules per byte between L2 and DRAM
     // Scores of the occupancy heuristic, in the order of `cudaOccupancyMaxPotentialBlockSize`: most resident warps come
     // first, then the largest block, then the first config.
     std::vector<double> scores;

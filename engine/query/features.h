@@ -1,29 +1,18 @@
 // Rows of the quantities from which features of models are computed.
 #pragma once
 
-#include "arrays.h"
+#include "launch.h"
 
 namespace kernrec::query::features {
 
-// Rows of quantities, in the order of `QUANTITIES` in kernrec/model/learn/features.py: inputs, then figures of the GPU
-// (`kOne` to `kL2Bytes`), then values derived from both.
+// Rows of quantities that the engine uses, in the order of `QUANTITIES` in kernrec/model/learn/features.py: inputs, of
+// which the first are `CostRow`, then figures of the GPU from `kOne` on, then values derived from both.
 enum Quantity : int64_t {
-    kLatencyS,
-    kPowerW,
-    kEnergyJ,
-    kClockHz,
-    kStaticJ,
-    kClockedJ,
-    kRegime,
-    kCoreS,
-    kDramS,
-    kFixedS,
-    kCoreJ,
-    kDramJ,
-    kThreads,
+    kCoreS = costs::kCostRows,
+    kFixedS = 9,
+    kThreads = 12,
     kResident,
-    kRegisters,
-    kSharedBytes,
+    kSharedBytes = 15,
     kFlops,
     kBytes,
     kBlocks,
@@ -31,15 +20,9 @@ enum Quantity : int64_t {
     kWaitS,
     kL2S,
     kFirstPipeS,
-    kPipes = 9,
     kOne = kFirstPipeS + kPipes,
     kSms,
-    kMaxWarps,
-    kMaxRegisters,
-    kSmemPerSm,
-    kTdpW,
-    kL2Bytes,
-    kSomeFlops,
+    kSomeFlops = kOne + 7,
     kComputeS,
     kTrafficS,
     kRooflineS,
@@ -64,40 +47,28 @@ void add_times(const Table<const double>& pipe_clk, const Table<const double>& t
 namespace kernrec::query {
 
 // Computes the features of a model that are ratios of two quantities.
-class FeaturePlan {
-  public:
-    // ratios: fields of `Ratio`, (R, 5). `place` is the feature's column. `bounded` limits the ratio to 1e-6 .. 1e6.
-    FeaturePlan(const Row<const double>& gpu, const Table<const int64_t>& ratios);
+struct FeaturePlan {
+    std::vector<double> gpu;  // constant quantities from `kOne` on, then peak FLOP/s and bandwidth
+    // For each ratio: rows of both quantities, column of the feature, whether to limit the ratio to 1e-6 .. 1e6, and
+    // whether the feature is the logarithm of the ratio.
+    std::vector<std::array<int64_t, 5>> ratios;
+    int64_t columns;
+
     // Fill the plan's columns of `features` (C, F) from the inputs in `quantities` (Q, C), and compute the other rows
     // of `quantities`.
     void fill(const Table<double>& quantities, const Table<float>& features) const;
-
-  private:
-    struct Ratio {
-        int64_t above, below, place;
-        bool bounded, logarithmic;
-    };
-    void derive(const Table<double>& quantities) const;
-
-    std::vector<double> gpu_;
-    std::vector<Ratio> ratios_;
-    int64_t columns_ = 0;
 };
 
 // Range and spread of each of F features in a model's training data.
-class Extent {
-  public:
-    // group_means: matrix that averages each group of features, (F, groups).
-    Extent(const Row<const double>& low, const Row<const double>& high, const Row<const double>& spread,
-           const Table<const double>& group_means);
+struct Extent {
+    std::vector<double> low, high, spread;
+    std::vector<double> means;  // matrix that averages each group of features, (F, groups)
+    size_t groups;
+
     // Fill `distances` (C,) with the distance of rows of features (C, F) from the training data. Unknown or infinite
     // values count as within the range.
     template <class T>
     void fill(const Table<const T>& rows, const Row<double>& distances) const;
-
-  private:
-    std::vector<double> low_, high_, spread_, means_;
-    size_t groups_;
 };
 
 // Return the logarithmic half-width of an interval at a distance from the training data, where the errors of the model

@@ -73,7 +73,6 @@ struct Demand {
     int64_t variants, terms, quantities;
     bool grouped, stretched;  // stretched: with the quantity `kInTurn`
 
-    Demand(Rates rates, bool grouped, bool stretched);
     // Return the quantities of each term of a variant.
     const double* of(int64_t variant) const { return rates.data() + variant * terms * quantities; }
 };
@@ -83,15 +82,12 @@ struct Access {
     std::vector<int64_t> reads, writes;
     std::vector<uint8_t> axes;     // whether a step selects a read tensor's tiles, (reads, steps)
     std::vector<uint8_t> scratch;  // whether a tensor only exists between launches
-    int64_t steps = 0;
+    int64_t steps;
 
-    Access(const Row<const int64_t>& reads, const Table<const uint8_t>& axes, const Row<const int64_t>& writes,
-           const Row<const uint8_t>& scratch);
     // Fill `moved` (N,) with the bytes between L2 and DRAM of N launches. extents: of each step, (steps, N). sizes:
-    // bytes of each tensor, (tensors, N).
-    void fill_moved(const Row<const double>& blocks, const Row<const double>& concurrent,
-                    const Table<const double>& extents, const Table<const double>& sizes, double l2_bytes,
-                    const Row<double>& moved) const;
+    // bytes of each tensor, (tensors, N). Overwrites `concurrent` (N,) and `extents`. Rows must be dense.
+    void fill_moved(const double* blocks, double* concurrent, const Table<double>& extents,
+                    const Table<const double>& sizes, double l2_bytes, double* moved) const;
 };
 
 // Fill `pipe_clk` (kPipes, N) and `times` (kTimes, N) of N launches.

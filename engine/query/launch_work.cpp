@@ -5,60 +5,6 @@
 
 namespace kernrec::query {
 
-Demand::Demand(Rates rates, bool grouped, bool stretched)
-    : rates(rates),
-      variants(int64_t(rates.shape(0))),
-      terms(int64_t(rates.shape(1))),
-      quantities(int64_t(rates.shape(2))),
-      grouped(grouped),
-      stretched(stretched) {
-    require(terms > 0 && quantities >= (stretched ? kQuantityCount : kInTurn), "rates: expected (variants, terms, Q)");
-}
-
-Launch::Launch(Space& space, const Access& access, const Demand& demand, const Device& device, int64_t loops,
-               const std::vector<nb::object>& expressions,
-               const std::vector<std::tuple<nb::object, nb::object, double>>& tensors_of,
-               const Row<const int64_t>& variants, const Row<const bool>& performs, const Table<const double>& geometry,
-               const Table<const double>& quick, double start_clk, bool counted,
-               const std::optional<Table<const double>>& given)
-    : space(space),
-      access(access),
-      demand(demand),
-      device(device),
-      loops(loops),
-      variant(copied(variants)),
-      geometry(geometry),
-      quick(quick),
-      start_clk(start_clk),
-      counted(counted),
-      given(given) {
-    for (int64_t row = 0; row < performs.size; row++) performed.push_back(performs[row]);
-    const auto node = [&](const nb::object& expression) { return expression.is_none() ? -1 : space.add(expression); };
-    for (const nb::object& figure : expressions) figures.push_back(node(figure));
-    for (const auto& [name, elements, element_bytes] : tensors_of)
-        tensors.push_back({elements.is_none() ? name : nb::none(), node(elements), element_bytes});
-    const int64_t configs = space.count();
-    require(loops >= 0 && loops < demand.terms && int64_t(figures.size()) == 3 + 2 * loops + access.steps &&
-                tensors.size() == access.scratch.size(),
-            "launch: expected the figures of its loops and the tensors of its access");
-    require(demand.variants > 0 && variants.size == configs && all_within(variants, 0, demand.variants) &&
-                performs.size == configs,
-            "launch: expected a variant of each config");
-    require(
-        geometry.rows == 3 && geometry.columns == configs && quick.rows == 3 * demand.terms && quick.columns == configs,
-        "launch: expected the geometry of each config");
-    if (given) {
-        require(given->rows == kLoops + 2 * loops && given->columns == configs, "launch: expected work of each config");
-        return;
-    }
-    for (size_t figure = 0; figure < size_t(3 + 2 * loops); figure++)
-        require(figures[figure] >= 0 || figure == 1, "launch: expected blocks, waits and trips");
-    uint64_t support = 0;
-    for (const int32_t each : figures) support |= each < 0 ? 0 : space.nodes[size_t(each)].support;
-    for (const Tensor& each : tensors) support |= each.elements < 0 ? 0 : space.nodes[size_t(each.elements)].support;
-    domain = space.domain_of(support);
-}
-
 Launch::Figures Launch::on(Problem& problem) const {
     require(&problem.space == &space, "launch: expected a problem of the space");
     Figures result;
@@ -106,7 +52,7 @@ void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& ro
     std::fill_n(&work(kDramSlowdown, 0), count, 1.0);
     std::fill_n(&work(kSerialClk, 0), count, 0.0);
     std::fill_n(&work(kOverlapped, 0), count, std::numeric_limits<double>::quiet_NaN());
-    const Table<const double> extents(next, access.steps, count);
+    const Table<double> extents(next, access.steps, count);
     size_t figure = size_t(3 + 2 * loops);
     for (int64_t step = 0; step < access.steps; step++, figure++, next += count)
         if (on_problem.has(figure)) fill(figure, next);
@@ -116,7 +62,7 @@ void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& ro
         for (int64_t i = 0; i < count; i++) next[i] = next[i] * size;
         figure++, next += count;
     }
-    access.fill_moved({visits, count}, {together, count}, extents, sizes, device.l2_bytes, work[kDramBytes]);
+    access.fill_moved(visits, together, extents, sizes, device.l2_bytes, &work(kDramBytes, 0));
 }
 
 namespace {
@@ -188,9 +134,53 @@ void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& ro
 
 namespace {
 
+// Create a launch. figures, tensors: expressions instead of nodes, or None for -1. tensors: name, elements, and bytes
+// of an element.
+void make_launch(Launch* self, Space& space, const Access& access, const Demand& demand, const Device& device,
+                 int64_t loops, const std::vector<nb::object>& figures,
+                 const std::vector<std::tuple<nb::object, nb::object, double>>& tensors,
+                 const Row<const int64_t>& variants, const Row<const bool>& performed,
+                 const Table<const double>& geometry, const Table<const double>& quick, double start_clk, bool counted,
+                 const std::optional<Table<const double>>& given) {
+    Launch launch{space, access,   demand, device,    loops,   {},   {}, copied(variants),
+                  {},    geometry, quick,  start_clk, counted, given};
+    const auto node = [&](const nb::object& expression) { return expression.is_none() ? -1 : space.add(expression); };
+    for (int64_t row = 0; row < performed.size; row++) launch.performed.push_back(performed[row]);
+    for (const nb::object& figure : figures) launch.figures.push_back(node(figure));
+    for (const auto& [name, elements, element_bytes] : tensors)
+        launch.tensors.push_back({elements.is_none() ? name : nb::none(), node(elements), element_bytes});
+    const int64_t configs = space.count(), further = 3 + 2 * loops;
+    require(loops >= 0 && loops < demand.terms && int64_t(figures.size()) == further + access.steps &&
+                tensors.size() == access.scratch.size(),
+            "launch: expected the figures of its loops and the tensors of its access");
+    require(demand.variants > 0 && variants.size == configs && all_within(variants, 0, demand.variants) &&
+                performed.size == configs,
+            "launch: expected a variant of each config");
+    require(geometry.rows == 3 && geometry.columns == configs && quick.rows == 3 * demand.terms &&
+                quick.columns == configs &&
+                (!given || (given->rows == kLoops + 2 * loops && given->columns == configs)),
+            "launch: expected the geometry of each config");
+    if (!given) {
+        for (int64_t figure = 0; figure < further; figure++)
+            require(launch.figures[size_t(figure)] >= 0 || figure == 1, "launch: expected blocks, waits and trips");
+        uint64_t support = 0;
+        for (const int32_t each : launch.figures) support |= each < 0 ? 0 : space.nodes[size_t(each)].support;
+        for (const Launch::Tensor& each : launch.tensors)
+            support |= each.elements < 0 ? 0 : space.nodes[size_t(each.elements)].support;
+        launch.domain = space.domain_of(support);
+    }
+    new (self) Launch(std::move(launch));
+}
+
 const Binding kBinding([](nb::module_& module) {
     nb::class_<Access>(module, "Access")
-        .def(nb::init<Row<const int64_t>, Table<const uint8_t>, Row<const int64_t>, Row<const uint8_t>>());
+        .def("__init__", [](Access* self, const Row<const int64_t>& reads, const Table<const uint8_t>& axes,
+                            const Row<const int64_t>& writes, const Row<const uint8_t>& scratch) {
+            require(axes.columns > 0 && axes.rows == reads.size && all_within(reads, 0, scratch.size) &&
+                        all_within(writes, 0, scratch.size),
+                    "access: expected tensors that exist, and at least one step");
+            new (self) Access{copied(reads), copied(writes), copied(axes), copied(scratch), axes.columns};
+        });
     nb::class_<Device>(module, "Device")
         .def("__init__",
              [](Device* self, double clock_hz, double sms, double l2_bytes, double dram_byte_s, double memory_clk,
@@ -198,14 +188,16 @@ const Binding kBinding([](nb::module_& module) {
                  new (self) Device{clock_hz,       sms,     l2_bytes,  dram_byte_s, memory_clk, l2_clk_per_sector,
                                    l2_latency_clk, few_f64, core_time, dram_time};
              });
-    nb::class_<Demand>(module, "Demand").def(nb::init<Demand::Rates, bool, bool>());
+    nb::class_<Demand>(module, "Demand")
+        .def("__init__", [](Demand* self, Demand::Rates rates, bool grouped, bool stretched) {
+            const int64_t quantities = int64_t(rates.shape(2));
+            require(rates.shape(1) > 0 && quantities >= (stretched ? kQuantityCount : kInTurn),
+                    "rates: expected (variants, terms, Q)");
+            new (self) Demand{rates, int64_t(rates.shape(0)), int64_t(rates.shape(1)), quantities, grouped, stretched};
+        });
     nb::class_<Launch>(module, "Launch")
-        .def(nb::init<Space&, const Access&, const Demand&, const Device&, int64_t, const std::vector<nb::object>&,
-                      const std::vector<std::tuple<nb::object, nb::object, double>>&, Row<const int64_t>,
-                      Row<const bool>, Table<const double>, Table<const double>, double, bool,
-                      std::optional<Table<const double>>>(),
-             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
-             nb::keep_alive<1, 11>(), nb::keep_alive<1, 12>(), nb::keep_alive<1, 15>());
+        .def("__init__", &make_launch, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
+             nb::keep_alive<1, 5>(), nb::keep_alive<1, 11>(), nb::keep_alive<1, 12>(), nb::keep_alive<1, 15>());
     module.def("launch_times", [](const Demand& demand, const Device& device, int64_t loops,
                                   const Row<const int64_t>& variants, const Table<const double>& work,
                                   const Table<double>& pipe_clk, const Table<double>& times) {

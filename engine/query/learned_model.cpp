@@ -18,43 +18,25 @@ double log_of_sum(double a, double b) {
 }
 
 // Limit a correction from below: log(corrected time / analytical time), and log(minimum time / analytical time).
-double bounded(double ratio, double least) { return log_of_sum(kSharpness * ratio, kSharpness * least) / kSharpness; }
+double raised(double ratio, double least) { return log_of_sum(kSharpness * ratio, kSharpness * least) / kSharpness; }
 
 }  // namespace
-
-LearnedModel::LearnedModel(std::vector<Layer> layers, bool bounded, double bandwidth, double boost_hz, double source,
-                           double widest, std::vector<int64_t> row_kinds, const Table<const double>& half_widths)
-    : layers_(std::move(layers)),
-      bounded_(bounded),
-      bandwidth_(bandwidth),
-      boost_hz_(boost_hz),
-      source_(source),
-      widest_(widest),
-      row_kinds_(std::move(row_kinds)),
-      half_widths_(copied(half_widths)) {
-    require(!layers_.empty(), "layers: expected at least one");
-    for (const auto& [plan, of_space, extent, latency, power, different_gpu] : layers_)
-        require(plan != nullptr && extent != nullptr && latency != nullptr && of_space.rows == configs(),
-                "layers: expected trees of latency, and features of each config");
-    require(half_widths.columns == 2 && all_within(Row<const int64_t>(row_kinds_), 0, half_widths.rows),
-            "half widths: expected two for each kind of rows");
-}
 
 LearnedModel::Prediction LearnedModel::predict(const Table<double>& quantities,
                                                const std::vector<int64_t>& configs) const {
     const size_t count = configs.size();
     const int64_t size = int64_t(count);
     std::vector<double> least;
-    if (bounded_) {
+    if (bounded) {
         least.resize(count);
-        least_seconds(quantities, bandwidth_, boost_hz_, least);
-        for (size_t i = 0; i < count; i++) least[i] = std::log(least[i] / quantities(features::kLatencyS, int64_t(i)));
+        least_seconds(quantities, bandwidth, boost_hz, least);
+        for (size_t i = 0; i < count; i++) least[i] = std::log(least[i] / quantities(costs::kLatencyS, int64_t(i)));
     }
     Prediction result;
     result.latency_log.assign(count, 0.0);
     result.distance.resize(count);
     std::vector<double> sums(count);
-    for (const auto& [plan, of_space, extent, latency, power, different_gpu] : layers_) {
+    for (const auto& [plan, of_space, extent, latency, power, different_gpu] : layers) {
         const int64_t columns = of_space.columns;
         result.features.resize(count * size_t(columns));
         const Table<float> rows(result.features.data(), size, columns);
@@ -67,10 +49,10 @@ LearnedModel::Prediction LearnedModel::predict(const Table<double>& quantities,
             double ratio = sums[i];
             if (different_gpu) {
                 ratio *= std::exp(-result.distance[i]);  // less weight far from the training data
-                if (bounded_) ratio = bounded(ratio, least[i]);
+                if (bounded) ratio = raised(ratio, least[i]);
             }
             result.latency_log[i] += ratio;
-            if (bounded_) least[i] -= ratio;
+            if (bounded) least[i] -= ratio;
         }
         if (power == nullptr) continue;
         power->predict(rows, sums);
@@ -80,17 +62,27 @@ LearnedModel::Prediction LearnedModel::predict(const Table<double>& quantities,
     return result;
 }
 
-double LearnedModel::half_width(int64_t row_kind, size_t quantity, double distance) const {
-    return widened(half_widths_[size_t(row_kind) * 2 + quantity], distance, widest_);
-}
-
 namespace {
 
 const Binding kBinding([](nb::module_& module) {
     nb::class_<LearnedModel>(module, "LearnedModel")
-        .def(nb::init<std::vector<LearnedModel::Layer>, bool, double, double, double, double, std::vector<int64_t>,
-                      Table<const double>>(),
-             nb::keep_alive<1, 2>())
+        .def(
+            "__init__",
+            [](LearnedModel* self, std::vector<LearnedModel::Layer> layers, bool bounded, double bandwidth,
+               double boost_hz, double source, double widest, std::vector<int64_t> row_kinds,
+               const Table<const double>& half_widths) {
+                require(!layers.empty(), "layers: expected at least one");
+                for (const auto& [plan, of_space, extent, latency, power, different_gpu] : layers)
+                    require(plan != nullptr && extent != nullptr && latency != nullptr &&
+                                of_space.rows == int64_t(row_kinds.size()),
+                            "layers: expected trees of latency, and features of each config");
+                require(half_widths.columns == 2 && all_within(Row<const int64_t>(row_kinds), 0, half_widths.rows),
+                        "half widths: expected two for each kind of rows");
+                new (self)
+                    LearnedModel{std::move(layers),  bounded, bandwidth, boost_hz, source, widest, std::move(row_kinds),
+                                 copied(half_widths)};
+            },
+            nb::keep_alive<1, 2>())
         .def("predict", [](const LearnedModel& self, const Table<double>& quantities) {
             require(quantities.rows == features::kQuantities && quantities.columns == self.configs(),
                     "quantities: expected a column of each config");
@@ -103,7 +95,7 @@ const Binding kBinding([](nb::module_& module) {
     module.def(
         "bounded", [](const Row<const double>& ratios, const Row<const double>& least, const Row<double>& filled) {
             require(least.size == ratios.size && filled.size == ratios.size, "bounded: expected as many everywhere");
-            for (int64_t i = 0; i < ratios.size; i++) filled[i] = bounded(ratios[i], least[i]);
+            for (int64_t i = 0; i < ratios.size; i++) filled[i] = raised(ratios[i], least[i]);
         });
 });
 

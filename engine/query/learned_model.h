@@ -7,41 +7,33 @@
 namespace kernrec::query {
 
 // Models that correct the analytical model, one after another. Usually, there is one model.
-class LearnedModel {
-  public:
+struct LearnedModel {
     // Corrections of N candidates, and their features under the last model, (N, F).
     struct Prediction {
         std::vector<double> latency_log, power_log;  // log(expected / analytical); `power_log` may be empty
         std::vector<double> distance;                // from the training data of the last model
         std::vector<float> features;
     };
-
     // A model: `FeaturePlan`, features of each config that depend on tunables, `Extent`, trees of the latency, trees of
     // the power (null: not learned), and whether the trees are for GPUs without measurements.
     using Layer = std::tuple<const FeaturePlan*, Table<const float>, const Extent*, const Trees*, const Trees*, bool>;
 
-    // bounded: whether the physical limits `bandwidth` and `boost_hz` bound the corrections by trees for such GPUs.
-    // row_kinds: kind of rows of each config. half_widths: of the intervals of latency and energy, (kinds, 2).
-    LearnedModel(std::vector<Layer> layers, bool bounded, double bandwidth, double boost_hz, double source,
-                 double widest, std::vector<int64_t> row_kinds, const Table<const double>& half_widths);
+    std::vector<Layer> layers;
+    bool bounded;  // whether the physical limits bound the corrections by trees for GPUs without measurements
+    double bandwidth, boost_hz;
+    double source;
+    double widest;                     // half-width of the analytical model's interval
+    std::vector<int64_t> row_kinds;    // kind of rows of each config
+    std::vector<double> half_widths;   // of the intervals of latency and energy, (kinds, 2)
 
     // Predict the corrections of configs from the inputs in `quantities` (Q, N).
     Prediction predict(const Table<double>& quantities, const std::vector<int64_t>& configs) const;
     // Return the logarithmic half-width of an interval. quantity: 0 for latency, 1 for energy. Far from the training
     // data, the interval also covers the analytical model's error (kernrec/model/learn/conformal.py).
-    double half_width(int64_t row_kind, size_t quantity, double distance) const;
-
-    int64_t row_kind(int64_t config) const { return row_kinds_[size_t(config)]; }
-    int64_t configs() const { return int64_t(row_kinds_.size()); }
-    double source() const { return source_; }
-
-  private:
-    std::vector<Layer> layers_;
-    bool bounded_;
-    double bandwidth_, boost_hz_, source_;
-    double widest_;  // half-width of the analytical model's interval
-    std::vector<int64_t> row_kinds_;
-    std::vector<double> half_widths_;
+    double half_width(int64_t row_kind, size_t quantity, double distance) const {
+        return widened(half_widths[size_t(row_kind) * 2 + quantity], distance, widest);
+    }
+    int64_t configs() const { return int64_t(row_kinds.size()); }
 };
 
 }  // namespace kernrec::query

@@ -119,7 +119,7 @@ class BackendTimes {
     // which no time is possible. sizes, work: range of the recorded sizes, and of log2(seconds of work) unless null.
     BackendTimes(const MoreItems& more, const Bound& bound, const TreeReader& reader,
                  const Row<const double>& overheads, double math_share, const Extent& sizes, const Extent* work)
-        : backends_(reader.backends()) {
+        : backends_(reader.backends) {
         const int64_t count = bound.count;
         const Row<const double> bounds = bound.row(Bound::kTotalS), math = bound.row(Bound::kMathS);
         const Table<const double> features = bound.features();

@@ -18,38 +18,24 @@ constexpr int64_t kClocks = 1024;
 constexpr int64_t kParts = 16;  // into which the first round of a search for a clock divides a table
 
 // Power limits and highest clocks of P operating points, and values that depend only on them.
-class PowerLimits {
-  public:
-    // limits_w: (P, N), or (P, 1) if all launches have the same limits.
-    // highest_hz: highest clock of each point, (P,).
-    // highest: properties of each highest clock, (4, P): clock / boost clock, power of board and leakage (W), power of
-    //     the clock tree at nominal voltage (W), (core voltage / core voltage at the boost clock)^2.
-    // table_hz: `kClocks` lower clocks of each point, ascending, (clocks,).
-    // table: properties of each clock in `table_hz`, (4, clocks). The rows are those of `highest`.
-    // search: more properties of each clock in `table_hz`, (3, clocks): (boost clock / clock)^kOverlap, power without
-    //     events (W), (core voltage / core voltage at the boost clock)^2.
-    // first: column of each point's lowest clock in `table` and `search`, (P,).
-    PowerLimits(const Table<const double>& limits_w, const Table<const double>& highest,
-                const Row<const double>& highest_hz, const Row<const int64_t>& first, const Table<const double>& table,
-                const Row<const double>& table_hz, const Table<const double>& search)
-        : limits_w_(limits_w),
-          highest_(highest),
-          table_(table),
-          search_(search),
-          highest_hz_(highest_hz),
-          table_hz_(table_hz),
-          first_(first) {
-        require(highest.rows == 4 && highest.columns == points() && highest_hz.size == points() &&
-                    first.size == points() && table.rows == 4 && search.rows == 3 && table.columns == table_hz.size &&
-                    search.columns == table_hz.size && search.step == 1 && table.step == 1 && table_hz.step == 1 &&
-                    limits_w.columns > 0 && all_within(first, 0, table_hz.size - kClocks + 1),
-                "limits: expected as many points everywhere, and the clocks below each");
-    }
+struct PowerLimits {
+    Table<const double> limits_w;  // (P, N), or (P, 1) if all launches have the same limits
+    // Properties of each point's highest clock, (4, P): clock / boost clock, power of board and leakage (W), power of
+    // the clock tree at nominal voltage (W), (core voltage / core voltage at the boost clock)^2.
+    Table<const double> highest;
+    Row<const double> highest_hz;
+    Row<const int64_t> first;  // column of each point's lowest clock in `table` and `search`
+    // Properties of the `kClocks` lower clocks of each point, ascending, (4, clocks). The rows are those of `highest`.
+    Table<const double> table;
+    Row<const double> table_hz;
+    // More properties of each clock in `table_hz`, (3, clocks): (boost clock / clock)^kOverlap, power without events
+    // (W), (core voltage / core voltage at the boost clock)^2.
+    Table<const double> search;
 
     // Return the costs of N launches, (kCostRows, P, N). `launches` (5, N) has a row per field of `NominalCosts`.
     std::vector<double> costs(const Table<const double>& launches) const {
         const int64_t count = launches.columns;
-        require(launches.rows == 5 && (limits_w_.columns == 1 || limits_w_.columns == count),
+        require(launches.rows == 5 && (limits_w.columns == 1 || limits_w.columns == count),
                 "launches: expected five figures, and one limit for all launches or one for each");
         std::vector<double> result(size_t(kCostRows * points() * count));
         limit(points(), launches, result.data());
@@ -58,10 +44,10 @@ class PowerLimits {
     nb::object costs_array(const Table<const double>& launches) const {
         return numpy<double, 3>(costs(launches), {size_t(kCostRows), size_t(points()), size_t(launches.columns)});
     }
-    int64_t points() const { return limits_w_.rows; }
+    int64_t points() const { return limits_w.rows; }
     // Return the latency of a single launch at the first operating point.
     double latency_s(const std::vector<double>& launch) const {
-        require(points() > 0 && limits_w_.columns == 1 && launch.size() == 5, "launch: expected five figures");
+        require(points() > 0 && limits_w.columns == 1 && launch.size() == 5, "launch: expected five figures");
         double costs[kCostRows];
         limit(1, {launch.data(), 5, 1}, costs);
         return costs[kLatencyS];
@@ -71,18 +57,18 @@ class PowerLimits {
     // Fill the costs (kCostRows, points, N) of N launches at the first `points` operating points.
     void limit(int64_t points, const Table<const double>& launches, double* costs) const {
         Block block;
-        for (int64_t first = 0; first < launches.columns; first += kLanes) {
-            const int64_t lanes = std::min(kLanes, launches.columns - first);
+        for (int64_t start = 0; start < launches.columns; start += kLanes) {
+            const int64_t lanes = std::min(kLanes, launches.columns - start);
             for (int64_t i = 0; i < kLanes; i++) {
-                const int64_t column = first + std::min(i, lanes - 1);  // Spare lanes repeat the last one.
+                const int64_t column = start + std::min(i, lanes - 1);  // Spare lanes repeat the last one.
                 for (int64_t row = 0; row < 5; row++) block.launch[row][i] = launches(row, column);
             }
             for (int64_t p = 0; p < points; p++) {
                 for (int64_t i = 0; i < kLanes; i++)
-                    block.limit_w[i] = limits_w_(p, limits_w_.columns > 1 ? first + std::min(i, lanes - 1) : 0);
+                    block.limit_w[i] = limits_w(p, limits_w.columns > 1 ? start + std::min(i, lanes - 1) : 0);
                 ByCpu<kLimit>()(this, p, &block);
                 for (int64_t row = 0; row < kCostRows; row++) {
-                    double* const out = costs + (row * points + p) * launches.columns + first;
+                    double* const out = costs + (row * points + p) * launches.columns + start;
                     lanes == kLanes ? std::copy_n(block.costs[row], kLanes, out)
                                     : std::copy_n(block.costs[row], lanes, out);
                 }
@@ -112,8 +98,8 @@ class PowerLimits {
                                        __attribute__((always_inline)) { limits->limit_inline(p, *block); };
 
     KERNREC_INLINE void limit_inline(int64_t p, Block& block) const {
-        const double clock = highest_(0, p), static_w = highest_(1, p), tree_w = highest_(2, p);
-        const double voltage = highest_(3, p), hz = highest_hz_[p];
+        const double clock = highest(0, p), static_w = highest(1, p), tree_w = highest(2, p);
+        const double voltage = highest(3, p), hz = highest_hz[p];
         const Lanes &core_s = block.launch[0], &dram_s = block.launch[1], &fixed_s = block.launch[2];
         auto& costs = block.costs;
         for (int64_t i = 0; i < kLanes; i++) {
@@ -126,14 +112,14 @@ class PowerLimits {
             costs[kRegime][i] = block.over[i] > 0.0 ? kCapped : regime;
         }
         if (*std::max_element(block.over, block.over + kLanes) == 0.0) return;
-        find_clocks(first_[p], block);
+        find_clocks(first[p], block);
         Lanes rates[4];  // column of `highest` or `table` of each launch
         const auto select = [&](const double* at_clock, double at_highest, Lanes& selected) {
             for (int64_t i = 0; i < kLanes; i++)
                 selected[i] = block.over[i] > 0.0 ? at_clock[block.clocks[i]] : at_highest;
         };
-        for (int64_t row = 0; row < 4; row++) select(&table_(row, 0), highest_(row, p), rates[row]);
-        select(&table_hz_[0], hz, costs[kClockHz]);
+        for (int64_t row = 0; row < 4; row++) select(&table(row, 0), highest(row, p), rates[row]);
+        select(&table_hz[0], hz, costs[kClockHz]);
         for (int64_t i = 0; i < kLanes; i++) fill_costs(block, i, rates[0][i], rates[1][i], rates[2][i], rates[3][i]);
         for (int64_t i = 0; i < kLanes; i++) {
             // If the lowest clock still exceeds the limit, the GPU pauses its clock between pulses. Only board and
@@ -149,12 +135,13 @@ class PowerLimits {
         }
     }
 
-    // Find the highest clock of a table, from `first`, at which each launch keeps its limit, because power increases
-    // with the clock. In the first round, all launches try the same clocks. Each further round halves the range.
-    KERNREC_INLINE void find_clocks(int64_t first, Block& block) const {
+    // Find the highest clock of a table, from column `lowest`, at which each launch keeps its limit, because power
+    // increases with the clock. In the first round, all launches try the same clocks. Each further round halves the
+    // range.
+    KERNREC_INLINE void find_clocks(int64_t lowest, Block& block) const {
         const Lanes &core_s = block.launch[0], &fixed_s = block.launch[2];
         const Lanes &core_j = block.launch[3], &dram_j = block.launch[4];
-        const double *const faster = &search_(0, 0), *const idle_w = &search_(1, 0), *const voltage = &search_(2, 0);
+        const double *const faster = &search(0, 0), *const idle_w = &search(1, 0), *const voltage = &search(2, 0);
         Lanes core, within = {};
         const auto fits = [&](int64_t i, int64_t tried) {
             // A clock fits if the launch takes long enough to spread the energy of its events. This test needs no root
@@ -168,24 +155,32 @@ class PowerLimits {
         int64_t step = kClocks / kParts, clocks[kLanes];
         for (int64_t i = 0; i < kLanes; i++) core[i] = overlap_power(core_s[i]);
         for (int64_t part = 1; part < kParts; part++)
-            for (int64_t i = 0; i < kLanes; i++) within[i] += fits(i, first + part * step);
-        for (int64_t i = 0; i < kLanes; i++) clocks[i] = first + int64_t(within[i]) * step;
+            for (int64_t i = 0; i < kLanes; i++) within[i] += fits(i, lowest + part * step);
+        for (int64_t i = 0; i < kLanes; i++) clocks[i] = lowest + int64_t(within[i]) * step;
         while ((step /= 2) > 0)
             for (int64_t i = 0; i < kLanes; i++) clocks[i] += int64_t(fits(i, clocks[i] + step)) * step;
         std::copy_n(clocks, kLanes, block.clocks);
     }
-
-    Table<const double> limits_w_, highest_, table_, search_;
-    Row<const double> highest_hz_, table_hz_;
-    Row<const int64_t> first_;
 };
 
 const Binding kBinding([](nb::module_& module) {
     using Doubles = Table<const double>;
     nb::class_<PowerLimits>(module, "PowerLimits")
-        .def(nb::init<Doubles, Doubles, Row<const double>, Row<const int64_t>, Doubles, Row<const double>, Doubles>(),
-             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
-             nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>())
+        .def(
+            "__init__",
+            [](PowerLimits* self, const Doubles& limits_w, const Doubles& highest, const Row<const double>& highest_hz,
+               const Row<const int64_t>& first, const Doubles& table, const Row<const double>& table_hz,
+               const Doubles& search) {
+                const int64_t points = limits_w.rows, clocks = table_hz.size;
+                require(highest.rows == 4 && highest.columns == points && highest_hz.size == points &&
+                            first.size == points && table.rows == 4 && search.rows == 3 && table.columns == clocks &&
+                            search.columns == clocks && search.step == 1 && table.step == 1 && table_hz.step == 1 &&
+                            limits_w.columns > 0 && all_within(first, 0, clocks - kClocks + 1),
+                        "limits: expected as many points everywhere, and the clocks below each");
+                new (self) PowerLimits{limits_w, highest, highest_hz, first, table, table_hz, search};
+            },
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
+            nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>())
         .def("latency_s", &PowerLimits::latency_s)
         .def("costs", &PowerLimits::costs_array);
     module.attr("CLOCKS") = kClocks;

@@ -96,32 +96,17 @@ Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference) 
 
 }  // namespace
 
-Ranking::Ranking(Costs& costs_of, const std::vector<Arguments>& kernels_of, std::vector<double> limits,
-                 std::vector<double> highest, std::vector<bool> defaults, nb::handle others, nb::handle fallback,
-                 std::vector<double> figures_of, const Array<const double, 3>& kinds_of, bool whole,
-                 nb::handle measure_with)
-    : costs(costs_of),
-      count(costs.count),
-      points(costs.points),
-      problems(int64_t(figures_of.size()) / kFigures),
-      limits_w(std::move(limits)),
-      highest_hz(std::move(highest)),
-      is_default(std::move(defaults)),
-      figures(std::move(figures_of)),
-      whole(whole),
-      risk(size_t(count)),
-      violations(size_t(problems)) {
-    require(points > 0 && int64_t(limits_w.size()) == points && int64_t(highest_hz.size()) == points &&
-                int64_t(is_default.size()) == points,
-            "points: expected a limit of each operating point");
-    require(kernels_of.size() == costs.parts.size() && figures.size() % kFigures == 0, "kernels: expected all kernels");
-    for (const Arguments& each : kernels_of) add_kernel(each);
+// Correct the analytical model's costs. others: `PowerLimits` of all points but the first. fallback: `PowerLimits` of
+// the default point; None if first. kinds: `EstimateKind` of the analytical model, (2, 4, 1). measure: Python function
+// that applies measurements to the costs of a kernel.
+void Ranking::rank(nb::handle others, nb::handle fallback, const Array<const double, 3>& analytical_kinds,
+                   nb::handle measure_with) {
     // Row 0 contains latencies. `score` also reads the rows after it.
     if (!fallback.is_none()) default_s = limited_costs(fallback, costs.nominal(0, count), 1);
     for (Kernel& kernel : kernels)
         if (kernel.model != nullptr && !kernel.part->rows.empty()) score(kernel);
     if (points > 1) sweep(others);
-    add_kinds(kinds_of);
+    add_kinds(analytical_kinds);
     // Copy the analytical model's predictions at all operating points.
     const int64_t further = (points - 1) * int64_t(swept.size());
     estimates = count + further;
@@ -148,7 +133,7 @@ Ranking::Ranking(Costs& costs_of, const std::vector<Arguments>& kernels_of, std:
         std::vector<int32_t> kinds_before;
         if (std::any_of(violations.begin(), violations.end(), [](const Violations& each) { return each.any; }))
             std::tie(before, kinds_before) =
-                copied_costs<int32_t>(0, points, kernel.part->first, kernel.part->first + kernel.part->size());
+                copied_costs(0, points, kernel.part->first, kernel.part->first + kernel.part->size());
         if (kernel.model != nullptr) correct(kernel);
         if (kernel.most_measured > 0) measure(kernel, number, measure_with);
         for (int64_t problem = 0; problem < problems; problem++)
@@ -161,10 +146,9 @@ Ranking::Ranking(Costs& costs_of, const std::vector<Arguments>& kernels_of, std:
     }
 }
 
-template <class T>
-std::pair<std::vector<double>, std::vector<T>> Ranking::copied_costs(int64_t first_point, int64_t end_point,
-                                                                     int64_t first, int64_t end) const {
-    std::pair<std::vector<double>, std::vector<T>> copied;
+std::pair<std::vector<double>, std::vector<int32_t>> Ranking::copied_costs(int64_t first_point, int64_t end_point,
+                                                                           int64_t first, int64_t end) const {
+    std::pair<std::vector<double>, std::vector<int32_t>> copied;
     for (int64_t quantity = 0; quantity < 3; quantity++)
         for (int64_t point = first_point; point < end_point; point++)
             for (int64_t place = first; place < end; place++) {
@@ -172,32 +156,6 @@ std::pair<std::vector<double>, std::vector<T>> Ranking::copied_costs(int64_t fir
                 if (quantity < 2) copied.second.push_back(kind(quantity, point, place));
             }
     return copied;
-}
-
-void Ranking::add_kernel(const Arguments& arguments) {
-    const auto& [model, trained, triton, measured] = arguments;
-    const size_t all = size_t(problems);
-    Kernel kernel{&costs.parts[kernels.size()],
-                  model,
-                  trained,
-                  triton,
-                  std::vector<std::vector<int64_t>>(size_t(points)),
-                  std::vector<int64_t>(all),
-                  std::vector<Shrinkage>(all),
-                  std::vector<Violations>(all)};
-    require(kernel.part->problems.size() == all, "figures: expected a row of each problem");
-    require(model == nullptr || model->configs() == kernel.part->kernel->space.count(),
-            "model: expected the kernel's configs");
-    if (measured) {
-        require(problems == 1 && int64_t(measured->size()) == points, "measured: expected one problem's positions");
-        for (size_t point = 0; point < measured->size(); point++) {
-            const Row<const int64_t>& positions = (*measured)[point];
-            require(all_within(positions, 0, kernel.part->size()), "measured: expected candidates");
-            kernel.measured[point] = copied(positions);
-            kernel.most_measured = std::max(kernel.most_measured, positions.size);
-        }
-    }
-    kernels.push_back(std::move(kernel));
 }
 
 // Evaluate the model for the candidates with the lowest predicted latency or energy, and for measured ones.
@@ -224,7 +182,7 @@ void Ranking::score(Kernel& kernel) {
     for (size_t problem = 0; problem + 1 < part.starts.size(); problem++) {
         const auto place = std::lower_bound(kernel.scored.begin(), kernel.scored.end(), part.starts[problem]);
         const size_t first = size_t(place - kernel.scored.begin());
-        kernel.row_kinds[problem] = first < configs.size() ? kernel.model->row_kind(configs[first]) : 0;
+        kernel.row_kinds[problem] = first < configs.size() ? kernel.model->row_kinds[size_t(configs[first])] : 0;
     }
     set_factors(kernel);
 }
@@ -323,7 +281,7 @@ void Ranking::correct(Kernel& kernel) {
             const double wide = std::exp(width);
             double* const of = learned.of[quantity];
             of[EstimateKind::kBelow] = of[EstimateKind::kAbove] = wide;
-            of[EstimateKind::kSource] = kernel.model->source(), of[EstimateKind::kOwn] = std::sqrt(kOwnShare) * width;
+            of[EstimateKind::kSource] = kernel.model->source, of[EstimateKind::kOwn] = std::sqrt(kOwnShare) * width;
         }
         for (int64_t point = 0; point < points; point++) {
             const int64_t index = estimate(point, part.first + position);
@@ -341,18 +299,18 @@ void Ranking::correct(Kernel& kernel) {
 void Ranking::measure(Kernel& kernel, size_t number, nb::handle function) {
     const int64_t first = kernel.part->first;
     const size_t size = kernel.part->rows.size(), all = size_t(points), scored = kernel.scored.size();
-    auto [old_values, old_kinds] = copied_costs<int64_t>(0, points, first, first + int64_t(size));
+    auto [old_values, old_kinds] = copied_costs(0, points, first, first + int64_t(size));
     std::vector<double> of_kinds;
     for (size_t row = 0; row < 2 * EstimateKind::kFigures; row++)
         for (const EstimateKind& each : kinds)
             of_kinds.push_back(each.of[row / EstimateKind::kFigures][row % EstimateKind::kFigures]);
     const nb::object changed =
         function(number, numpy<double, 3>(std::move(old_values), {3, all, size}),
-                 numpy<int64_t, 3>(std::move(old_kinds), {2, all, size}),
+                 numpy<int32_t, 3>(std::move(old_kinds), {2, all, size}),
                  numpy<double, 3>(std::move(of_kinds), {2, EstimateKind::kFigures, kinds.size()}), numpy(kernel.scored),
                  numpy<float, 2>(kernel.prediction.features,
                                  {scored, scored == 0 ? 0 : kernel.prediction.features.size() / scored}));
-    using Changed = std::tuple<Array<const double, 3>, Array<const int64_t, 3>, Array<const double, 3>>;
+    using Changed = std::tuple<Array<const double, 3>, Array<const int32_t, 3>, Array<const double, 3>>;
     const auto [new_values, new_kinds, new_figures] = nb::cast<Changed>(changed);
     require(new_values.shape(0) == 3 && new_values.shape(1) == all && new_values.shape(2) == size &&
                 new_kinds.shape(0) == 2 && new_kinds.shape(1) == all && new_kinds.shape(2) == size,
@@ -368,7 +326,7 @@ void Ranking::measure(Kernel& kernel, size_t number, nb::handle function) {
             for (size_t quantity = 0; quantity < 3; quantity++)
                 value_at(int64_t(quantity), index) = value_of(quantity, point, i);
             for (size_t quantity = 0; quantity < 2; quantity++) {
-                const int64_t new_kind = kind_of(quantity, point, i);
+                const int32_t new_kind = kind_of(quantity, point, i);
                 require(new_kind >= 0 && new_kind < more, "measure: expected kinds of the table");
                 kind_at(int64_t(quantity), index) = int32_t(base + new_kind);
             }
@@ -583,13 +541,55 @@ bool violated(const Ranking& of) {
                                              [&](const Ranking::Kernel& each) { return any(each.violations); });
 }
 
+// A kernel: `LearnedModel` or null, whether the model was trained on this kernel and GPU, whether the kernel is a
+// Triton kernel, positions of measured configs at each operating point (None: none).
+using KernelArguments = std::tuple<const LearnedModel*, bool, bool, std::optional<std::vector<Row<const int64_t>>>>;
+
+void make_ranking(Ranking* self, Costs& costs, const std::vector<KernelArguments>& kernels,
+                  std::vector<double> limits_w, std::vector<double> highest_hz, std::vector<bool> is_default,
+                  nb::handle others, nb::handle fallback, std::vector<double> figures,
+                  const Array<const double, 3>& kinds, bool whole, nb::handle measure) {
+    const size_t points = size_t(costs.points), problems = figures.size() / Ranking::kFigures;
+    require(points > 0 && limits_w.size() == points && highest_hz.size() == points && is_default.size() == points,
+            "points: expected a limit of each operating point");
+    require(kernels.size() == costs.parts.size() && figures.size() % Ranking::kFigures == 0,
+            "kernels: expected all kernels");
+    Ranking ranking{costs,
+                    costs.count,
+                    costs.points,
+                    int64_t(problems),
+                    std::move(limits_w),
+                    std::move(highest_hz),
+                    std::move(is_default),
+                    std::move(figures),
+                    whole};
+    ranking.risk.resize(size_t(costs.count)), ranking.violations.resize(problems);
+    for (const auto& [model, trained, triton, measured] : kernels) {
+        const Costs::Part& part = costs.parts[ranking.kernels.size()];
+        Ranking::Kernel& kernel = ranking.kernels.emplace_back(Ranking::Kernel{&part, model, trained, triton});
+        require(part.problems.size() == problems, "figures: expected a row of each problem");
+        require(model == nullptr || model->configs() == part.kernel->space.count(),
+                "model: expected the kernel's configs");
+        kernel.measured.resize(points), kernel.row_kinds.resize(problems);
+        kernel.shrinkages.resize(problems), kernel.violations.resize(problems);
+        if (!measured) continue;
+        require(problems == 1 && measured->size() == points, "measured: expected one problem's positions");
+        for (size_t point = 0; point < points; point++) {
+            const Row<const int64_t>& positions = (*measured)[point];
+            require(all_within(positions, 0, part.size()), "measured: expected candidates");
+            kernel.measured[point] = copied(positions);
+            kernel.most_measured = std::max(kernel.most_measured, positions.size);
+        }
+    }
+    ranking.rank(others, fallback, kinds, measure);
+    new (self) Ranking(std::move(ranking));
+}
+
 const Binding kBinding([](nb::module_& module) {
     nb::class_<Ranking>(module, "Ranking")
-        .def(nb::init<Costs&, const std::vector<Ranking::Arguments>&, std::vector<double>, std::vector<double>,
-                      std::vector<bool>, nb::handle, nb::handle, std::vector<double>, Array<const double, 3>, bool,
-                      nb::handle>(),
-             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
-             nb::arg().noconvert(), nb::arg(), nb::arg().none(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def("__init__", &make_ranking, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+             nb::arg().none(), nb::arg(), nb::arg().noconvert(), nb::arg(), nb::arg().none(), nb::keep_alive<1, 2>(),
+             nb::keep_alive<1, 3>())
         // Latency, energy and power (3, P, N), kinds of latency and energy (2, P, N), and lower ends of latency (P, N)
         // on a problem, as in `copied_costs`.
         .def(
@@ -598,7 +598,7 @@ const Binding kBinding([](nb::module_& module) {
                 require(problem >= 0 && problem < of.problems && first_point >= 0 && first_point <= end_point &&
                             end_point <= of.points && first >= 0 && first <= end && end <= of.count,
                         "costs: expected points and candidates");
-                auto [values, kinds] = of.copied_costs<int32_t>(first_point, end_point, first, end);
+                auto [values, kinds] = of.copied_costs(first_point, end_point, first, end);
                 const size_t points = size_t(end_point - first_point), size = size_t(end - first);
                 std::vector<double> lows;
                 for (int64_t point = first_point; point < end_point; point++)

@@ -66,9 +66,6 @@ struct Ranking {
         kFigures,
     };
 
-    // A kernel: `LearnedModel` or null, whether the model was trained on this kernel and GPU, whether the kernel is a
-    // Triton kernel, positions of measured configs at each operating point (None: none).
-    using Arguments = std::tuple<const LearnedModel*, bool, bool, std::optional<std::vector<Row<const int64_t>>>>;
     struct Kernel {
         const Costs::Part* part;
         const LearnedModel* model;
@@ -87,15 +84,6 @@ struct Ranking {
         // Places of the candidates on a problem: from `first(problem)` to `first(problem + 1)`.
         int64_t first(int64_t problem) const { return part->first + part->starts[size_t(problem)]; }
     };
-
-    // limits_w: power limit of each operating point. is_default: whether each point is the GPU's default.
-    // others: `PowerLimits` of all points but the first. fallback: `PowerLimits` of the default point; None if first.
-    // figures: values of `Figure` for each problem, (problems * kFigures).
-    // kinds: `EstimateKind` of the analytical model, (2, 4, 1). whole: estimate all candidates at all points.
-    // measure: Python function that applies measurements to the costs of a kernel.
-    Ranking(Costs& costs, const std::vector<Arguments>& kernels, std::vector<double> limits_w,
-            std::vector<double> highest_hz, std::vector<bool> is_default, nb::handle others, nb::handle fallback,
-            std::vector<double> figures, const Array<const double, 3>& kinds, bool whole, nb::handle measure);
 
     // Return the index of a candidate's estimate at a point among all estimates of a quantity; -1 if it has none.
     int64_t estimate(int64_t point, int64_t place) const {
@@ -153,16 +141,15 @@ struct Ranking {
     std::pair<double, int64_t> running(size_t kernel, int64_t point, int64_t place) const;
     // Return latency, energy and power (3, P, N), and kinds of latency and energy (2, P, N), at a range of operating
     // points, of the candidates from `first` to `end`. Candidates without an estimate at a point are infinite there.
-    template <class T>
-    std::pair<std::vector<double>, std::vector<T>> copied_costs(int64_t first_point, int64_t end_point, int64_t first,
-                                                                int64_t end) const;
+    std::pair<std::vector<double>, std::vector<int32_t>> copied_costs(int64_t first_point, int64_t end_point,
+                                                                      int64_t first, int64_t end) const;
 
     Costs& costs;
     int64_t count, points, problems;
     std::vector<double> limits_w, highest_hz;  // power limit and highest clock of each operating point
-    std::vector<bool> is_default;
-    std::vector<double> figures;
-    bool whole;
+    std::vector<bool> is_default;  // whether each point is the GPU's default
+    std::vector<double> figures;   // values of `Figure` for each problem, (problems * kFigures)
+    bool whole;                    // estimate all candidates at all points
     std::vector<Kernel> kernels;
     std::vector<int64_t> swept;       // places that are estimated at all operating points, ascending
     std::vector<int32_t> slots;       // index of each place in `swept`; -1 if it is missing there
@@ -176,8 +163,9 @@ struct Ranking {
     std::vector<double> risk;
     std::vector<Violations> violations;  // of the analytical model, by problem
 
-  private:
-    void add_kernel(const Arguments& arguments);
+    void rank(nb::handle others, nb::handle fallback, const Array<const double, 3>& analytical_kinds,
+              nb::handle measure_with);
+    // Steps of `rank`.
     void score(Kernel& kernel);
     void set_factors(Kernel& kernel);
     void sweep(nb::handle others);

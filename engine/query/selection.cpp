@@ -18,24 +18,20 @@ int64_t lowest(const Row<const double>& values) {
 // Return the indices of the entries that keep the bounds, ascending.
 std::vector<int64_t> allowed_of(const std::vector<double>& latency, const std::vector<double>& power,
                                 const std::vector<double>& source, const Bounds& bounds) {
-    std::vector<int64_t> allowed;
-    for (size_t i = 0; i < latency.size(); i++)
-        if (bounds.source < 0 || source[i] == double(bounds.source)) allowed.push_back(int64_t(i));
+    std::vector<int64_t> allowed(latency.size());
+    std::iota(allowed.begin(), allowed.end(), 0);
+    const auto keep = [&](auto allows) {
+        const auto refused = [&](int64_t i) { return !allows(size_t(i)); };
+        allowed.erase(std::remove_if(allowed.begin(), allowed.end(), refused), allowed.end());
+    };
+    if (bounds.source >= 0) keep([&](size_t i) { return source[i] == double(bounds.source); });
     if (allowed.empty()) throw Unreachable{std::numeric_limits<double>::quiet_NaN()};
-    if (bounds.max_power_w < kInfinity) {
-        std::vector<int64_t> below;
-        for (const int64_t i : allowed)
-            if (power[size_t(i)] <= bounds.max_power_w) below.push_back(i);
-        if (below.empty()) throw Unreachable{*std::min_element(power.begin(), power.end())};
-        allowed = std::move(below);
-    }
+    if (bounds.max_power_w < kInfinity) keep([&](size_t i) { return power[i] <= bounds.max_power_w; });
+    if (allowed.empty()) throw Unreachable{*std::min_element(power.begin(), power.end())};
     if (bounds.max_slowdown < kInfinity) {
         double least_s = kInfinity;
         for (const int64_t i : allowed) least_s = std::min(least_s, latency[size_t(i)]);
-        const double most_s = least_s * (1.0 + bounds.max_slowdown);
-        allowed.erase(
-            std::remove_if(allowed.begin(), allowed.end(), [&](int64_t i) { return !(latency[size_t(i)] <= most_s); }),
-            allowed.end());
+        keep([&](size_t i) { return latency[i] <= least_s * (1.0 + bounds.max_slowdown); });
     }
     return allowed;
 }

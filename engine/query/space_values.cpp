@@ -2,6 +2,7 @@
 #include "space.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "arithmetic.h"
 
@@ -43,6 +44,20 @@ constexpr Form::Loop kEach = Each<apply>::loop;
 
 namespace reals = arithmetic::reals;
 
+template <class Function>
+constexpr Form::Loop kReal = kEach<arithmetic::applied<Function, double, double>>;
+
+template <class Function>
+constexpr Form comparison(const char* name) {
+    return {name, 2, kEach<arithmetic::applied<Function, int64_t, int64_t>>,
+            kEach<arithmetic::applied<Function, int64_t, double>>, true};
+}
+
+template <bool wanted>
+constexpr Form logical(const char* name) {
+    return {name, 1, kEach<arithmetic::is_true<wanted, int64_t>>, kEach<arithmetic::is_true<wanted, double>>, true};
+}
+
 }  // namespace
 
 const Form kForms[kFormCount] = {
@@ -55,14 +70,14 @@ const Form kForms[kFormCount] = {
     {"both", 2},
     {"either", 2},
     {"choose", 3},
-    {"equal", 2, kEach<arithmetic::equal<int64_t>>, kEach<arithmetic::equal<double>>, true},
-    {"less", 2, kEach<arithmetic::less<int64_t>>, kEach<arithmetic::less<double>>, true},
-    {"less_equal", 2, kEach<arithmetic::less_equal<int64_t>>, kEach<arithmetic::less_equal<double>>, true},
-    {"negation", 1, kEach<arithmetic::negation<int64_t>>, kEach<arithmetic::negation<double>>, true},
-    {"truth", 1, kEach<arithmetic::truth<int64_t>>, kEach<arithmetic::truth<double>>, true},
-    {"add", 2, kEach<arithmetic::add>, kEach<reals::add>},
-    {"subtract", 2, kEach<arithmetic::subtract>, kEach<reals::subtract>},
-    {"multiply", 2, kEach<arithmetic::multiply>, kEach<reals::multiply>},
+    comparison<std::equal_to<>>("equal"),
+    comparison<std::less<>>("less"),
+    comparison<std::less_equal<>>("less_equal"),
+    logical<false>("negation"),
+    logical<true>("truth"),
+    {"add", 2, kEach<arithmetic::add>, kReal<std::plus<>>},
+    {"subtract", 2, kEach<arithmetic::subtract>, kReal<std::minus<>>},
+    {"multiply", 2, kEach<arithmetic::multiply>, kReal<std::multiplies<>>},
     {"floor_divide", 2, kEach<arithmetic::floor_divide>, kEach<reals::floor_divide>},
     {"divide", 2, nullptr, kEach<reals::divide>},
     {"modulo", 2, kEach<arithmetic::modulo>, kEach<reals::modulo>},

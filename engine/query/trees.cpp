@@ -143,57 +143,36 @@ void Trees::add(std::vector<Descent>& rows) const {
     }
 }
 
-TreeReader::TreeReader(const Trees& trees, const Table<const float>& table, const Row<const int64_t>& columns,
-                       const Row<const int64_t>& places, const Row<const int64_t>& own_columns)
-    : trees_(trees),
-      columns_(copied(columns)),
-      places_(copied(places)),
-      own_columns_(copied(own_columns)),
-      backends_(table.rows),
-      features_(table.columns) {
-    require(features_ >= trees_.width() && columns.size == places.size && all_within(columns, 0, features_) &&
-                all_within(own_columns, 0, features_),
-            "rows: expected the features of the trees");
-    for (const int64_t place : places_) {
-        require(place >= 0 && place < 1 << 20, "places: expected rows of a table");
-        table_rows_ = std::max(table_rows_, place + 1);
-    }
-    for (int64_t s = 0; s < backends_; s++) {
-        rows_.push_back(kBelowAll);
-        for (int64_t f = 0; f < features_; f++) rows_.push_back(Trees::ordered(table(s, f)));
-    }
-}
-
 void TreeReader::fill(const Inputs& inputs, const std::vector<Cell>& cells, const Table<double>& values) const {
     const int64_t count = values.columns;
-    require(values.rows == backends_ && inputs.table.rows >= table_rows_ && inputs.table.columns == count &&
+    require(values.rows == backends && inputs.table.rows >= table_rows && inputs.table.columns == count &&
                 inputs.least.size == count && inputs.base.columns == count &&
-                (inputs.base.rows == 1 || inputs.base.rows == backends_) &&
-                inputs.own.rows == backends_ * int64_t(own_columns_.size()) &&
-                (own_columns_.empty() || inputs.own.columns == count),
+                (inputs.base.rows == 1 || inputs.base.rows == backends) &&
+                inputs.own.rows == backends * int64_t(own_columns.size()) &&
+                (own_columns.empty() || inputs.own.columns == count),
             "table: expected the features of as many problems as values");
     const auto base_of = [&](const Cell& cell) {
         return inputs.base(inputs.base.rows > 1 ? cell.backend : 0, cell.problem);
     };
-    const int64_t size = 1 + features_;
-    std::vector<int32_t> features(size_t(size) * std::min(kRows, cells.size()));
-    std::vector<Trees::Descent> rows;
+    const int64_t size = 1 + features;
+    std::vector<int32_t> room(size_t(size) * std::min(kRows, cells.size()));
+    std::vector<Trees::Descent> some;
     for (size_t first = 0; first < cells.size(); first += kRows) {
-        rows.clear();
+        some.clear();
         for (size_t number = first; number < std::min(first + kRows, cells.size()); number++) {
             const Cell& cell = cells[number];
-            int32_t* const row = features.data() + (number - first) * size_t(size);
-            std::copy_n(rows_.data() + cell.backend * size, size, row);
-            for (size_t c = 0; c < columns_.size(); c++)
-                row[1 + columns_[c]] = Trees::ordered(inputs.table(places_[c], cell.problem));
-            for (size_t c = 0; c < own_columns_.size(); c++)
-                row[1 + own_columns_[c]] =
-                    Trees::ordered(inputs.own(int64_t(c) * backends_ + cell.backend, cell.problem));
-            rows.push_back({row, number, std::log(cell.enough / base_of(cell)), trees_.base()});
+            int32_t* const row = room.data() + (number - first) * size_t(size);
+            std::copy_n(rows.data() + cell.backend * size, size, row);
+            for (size_t c = 0; c < columns.size(); c++)
+                row[1 + columns[c]] = Trees::ordered(inputs.table(places[c], cell.problem));
+            for (size_t c = 0; c < own_columns.size(); c++)
+                row[1 + own_columns[c]] =
+                    Trees::ordered(inputs.own(int64_t(c) * backends + cell.backend, cell.problem));
+            some.push_back({row, number, std::log(cell.enough / base_of(cell)), trees.base()});
             values(cell.backend, cell.problem) = kInfinity;
         }
-        trees_.add(rows);
-        for (const Trees::Descent& row : rows) {
+        trees.add(some);
+        for (const Trees::Descent& row : some) {
             const Cell& cell = cells[row.number];
             const double ratio = std::exp(minimum(maximum(row.sum, -kMostRatio), kMostRatio));
             values(cell.backend, cell.problem) =
@@ -220,7 +199,25 @@ const Binding kBinding([](nb::module_& module) {
         .def(nb::init<int64_t, int64_t, int64_t, Row<const uint16_t>, Row<const float>, double>())
         .def("predict", &Trees::predict);
     nb::class_<TreeReader>(module, "Reader")
-        .def(nb::init<const Trees&, Table<const float>, Whole, Whole, Whole>(), nb::keep_alive<1, 2>())
+        .def(
+            "__init__",
+            [](TreeReader* self, const Trees& trees, const Table<const float>& backends, const Whole& columns,
+               const Whole& places, const Whole& own_columns) {
+                require(backends.columns >= trees.width() && columns.size == places.size &&
+                            all_within(columns, 0, backends.columns) && all_within(own_columns, 0, backends.columns) &&
+                            all_within(places, 0, 1 << 20),
+                        "rows: expected the features of the trees");
+                TreeReader reader{trees,         copied(columns), copied(places), copied(own_columns),
+                                  backends.rows, backends.columns};
+                for (const int64_t place : reader.places) reader.table_rows = std::max(reader.table_rows, place + 1);
+                for (int64_t s = 0; s < backends.rows; s++) {
+                    reader.rows.push_back(kBelowAll);
+                    for (int64_t f = 0; f < backends.columns; f++)
+                        reader.rows.push_back(Trees::ordered(backends(s, f)));
+                }
+                new (self) TreeReader(std::move(reader));
+            },
+            nb::keep_alive<1, 2>())
         .def("fill", &TreeReader::fill_all);
 });
 

@@ -58,13 +58,7 @@ class Trees {
 };
 
 // Trees for one kind of problem in S backends.
-class TreeReader {
-  public:
-    // rows: features of each backend, (S, F). Row places[i] of `Inputs::table` contains feature columns[i] of each
-    // problem. Features in `own_columns` depend on problem and backend: `Inputs::own`.
-    TreeReader(const Trees& trees, const Table<const float>& rows, const Row<const int64_t>& columns,
-               const Row<const int64_t>& places, const Row<const int64_t>& own_columns);
-
+struct TreeReader {
     // Features of N problems, and what the trees correct.
     struct Inputs {
         Table<const double> table;  // features, (features, N)
@@ -79,8 +73,6 @@ class TreeReader {
         double enough;
     };
 
-    int64_t backends() const { return backends_; }
-
     // Fill the values of some cells in `values` (S, N): the base, corrected by the trees. A value that does not matter
     // becomes infinite.
     void fill(const Inputs& inputs, const std::vector<Cell>& cells, const Table<double>& values) const;
@@ -88,11 +80,13 @@ class TreeReader {
     void fill_all(const Table<const double>& table, const Table<const double>& own, const Table<const double>& base,
                   const Row<const double>& least, double most, const Table<double>& values) const;
 
-  private:
-    const Trees& trees_;
-    std::vector<int64_t> columns_, places_, own_columns_;
-    std::vector<int32_t> rows_;
-    int64_t backends_ = 0, features_ = 0, table_rows_ = 0;
+    const Trees& trees;
+    // Row places[i] of `Inputs::table` contains feature columns[i] of each problem. Features in `own_columns` depend on
+    // problem and backend: `Inputs::own`.
+    std::vector<int64_t> columns, places, own_columns;
+    int64_t backends, features;
+    int64_t table_rows = 0;
+    std::vector<int32_t> rows;  // features of each backend, in the order of `Trees::Descent`
 };
 
 }  // namespace kernrec::query

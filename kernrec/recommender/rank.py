@@ -210,7 +210,7 @@ class RankedSpace:
         assert taken is not None
         model = None if self.kernels[number].model is None else (scored, features)
         costs, self.measurements[number] = _with_measurements(Costs(values, kind, kinds), taken, model)
-        return costs.values, costs.kind.astype(np.int64), costs.kinds
+        return costs.values, costs.kind.astype(np.int32), costs.kinds
 
 
 @lru_cache

@@ -76,7 +76,7 @@ def dram_bytes(
 def candidates(latency_s: np.ndarray, energy_j: np.ndarray, kinds: np.ndarray | None = None) -> object:
     """Return `Candidates` with chosen costs, (points, C). `kinds` has an interval and source for each, (2, 4, C)."""
     points, count = latency_s.shape
-    kind = np.tile(np.arange(count), (2, points, 1))
+    kind = np.tile(np.arange(count, dtype=np.int32), (2, points, 1))
     kinds = np.stack([kinds_of(1.0, 1.0, PREDICTED, np.zeros(count))] * 2) if kinds is None else kinds
     measured = np.stack([latency_s, energy_j, energy_j / latency_s]), kind, kinds
     others = POWER.setting([(None, None)] * (points - 1)) if points > 1 else None
