@@ -39,13 +39,20 @@ struct LaunchTimes {
         if (room_.size() < figures) room_.resize(figures);
         const Table<double> filled(room_.data(), work_rows, size);
         launch.fill_work(launch.on(problem), rows_, filled);
+        digests_.resize(size_t(size));
+        for (int64_t i = 0; i < size; i++)
+            digests_[size_t(i)] =
+                uint64_t(launch.variant[size_t(rows_[size_t(i)])]) ^ uint64_t(bits(filled(kDramBytes, i)));
+        for (int64_t row = kLoops; row < work_rows; row++)
+            for (int64_t i = 0; i < size; i++) {
+                uint64_t& digest = digests_[size_t(i)];
+                digest = ((digest << 9) | (digest >> 55)) ^ uint64_t(bits(filled(row, i)));
+            }
         latest_.assign(1024, -1);
         for (int64_t i = 0; i < size; i++) {
             // Configs whose digests differ count as different: a missed duplicate only costs time.
             const int64_t variant = launch.variant[size_t(rows_[size_t(i)])];
-            uint64_t digest = uint64_t(variant) ^ uint64_t(bits(filled(kDramBytes, i)));
-            for (int64_t row = kLoops; row < work_rows; row++)
-                digest = ((digest << 9) | (digest >> 55)) ^ uint64_t(bits(filled(row, i)));
+            uint64_t digest = digests_[size_t(i)];
             digest = (digest ^ (digest >> 32)) * 0x9E3779B97F4A7C15;
             int32_t& latest = latest_[digest >> 54];
             bool same = latest >= 0 && variants_[size_t(latest)] == variant;
@@ -72,6 +79,7 @@ struct LaunchTimes {
     const Launch* launch_ = nullptr;
     int64_t problem_ = 0;
     std::vector<int64_t> all_, rows_, variants_;
+    std::vector<uint64_t> digests_;
     std::vector<int32_t> in_group_, columns_;  // last row of each group, and column of each row
     std::vector<double> room_;
     std::vector<int32_t> latest_;  // columns by the first bits of their digests

@@ -12,11 +12,11 @@ namespace kernrec::query {
 struct Launch {
     // Values of a launch's expressions on one problem.
     struct Figures {
-        std::vector<std::optional<Reader>> readers;
+        std::vector<Reader> readers;
         std::vector<double> sizes;  // bytes of a tensor, or of its elements
 
-        bool has(size_t figure) const { return readers[figure].has_value(); }
-        double operator()(size_t figure, int64_t row) const { return (*readers[figure])(row); }
+        bool has(size_t figure) const { return readers[figure].values != nullptr; }
+        double operator()(size_t figure, int64_t row) const { return readers[figure](row); }
     };
 
     Figures on(Problem& problem) const;

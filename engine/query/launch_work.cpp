@@ -10,9 +10,7 @@ Launch::Figures Launch::on(Problem& problem) const {
     Figures result;
     if (given) return result;
     result.readers.reserve(figures.size() + tensors.size()), result.sizes.reserve(tensors.size());
-    const auto read = [&](int32_t node) {
-        result.readers.push_back(node < 0 ? std::nullopt : std::optional(space.read(node, &problem)));
-    };
+    const auto read = [&](int32_t node) { result.readers.push_back(node < 0 ? Reader() : space.read(node, &problem)); };
     for (const int32_t node : figures) read(node);
     for (const Tensor& each : tensors) {
         read(each.elements);
@@ -28,7 +26,7 @@ void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& ro
             for (int64_t i = 0; i < count; i++) work(each, i) = (*given)(each, rows[size_t(i)]);
         return;
     }
-    const auto fill = [&](size_t figure, double* out) { on_problem.readers[figure]->fill(rows.data(), count, out); };
+    const auto fill = [&](size_t figure, double* out) { on_problem.readers[figure].fill(rows.data(), count, out); };
     // Rows of `room`: visited tiles, concurrent blocks of the GPU, extents of the grid's steps, sizes of the tensors.
     std::vector<double> room(size_t((2 + access.steps + tensor_count) * count), 1.0);
     double *const visits = room.data(), *const together = visits + count, *next = together + count;

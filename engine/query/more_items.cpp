@@ -115,13 +115,13 @@ namespace {
 // Predicted seconds of N problems in S backends.
 class BackendTimes {
   public:
-    // overheads: seconds that each backend adds to the bound, (S,). math_share: fraction of `Bound::kMathS` below
+    // overheads: seconds that each backend adds to the bound, (S,). math_share: fraction of `kMathS` below
     // which no time is possible. sizes, work: range of the recorded sizes, and of log2(seconds of work) unless null.
     BackendTimes(const MoreItems& more, const Bound& bound, const TreeReader& reader,
                  const Row<const double>& overheads, double math_share, const Extent& sizes, const Extent* work)
         : backends_(reader.backends) {
         const int64_t count = bound.count;
-        const Row<const double> bounds = bound.row(Bound::kTotalS), math = bound.row(Bound::kMathS);
+        const Row<const double> bounds = bound.row(kTotalS), math = bound.row(kMathS);
         const Table<const double> features = bound.features();
         require(count == more.sizes().columns && overheads.size == backends_ && backends_ > 0,
                 "bound: expected one of each point, and a backend");
@@ -156,7 +156,7 @@ class BackendTimes {
                         : points->seconds(bounds[start], &bounds[start + 1], {first + 1, count - start - 1, 1}));
         });
         for (const int64_t start : more.starts) {
-            Problem problem{0.0, bound.row(Bound::kLaunchS)[start], bound.row(Bound::kWorkS)[start]};
+            Problem problem{0.0, bound.row(kOverheadS)[start], bound.row(kWorkS)[start]};
             sizes.fill<double>({&features(bound.first_size, start), 1, bound.sizes, 0, features.row_step},
                                {&problem.distance, 1});
             if (work != nullptr) {
@@ -209,7 +209,7 @@ const Binding kBinding([](nb::module_& module) {
         .def("__init__",
              [](Bound* self, nb::object names, nb::object constants, const Table<const double>& work,
                 const Table<const double>& table, int64_t first_size, int64_t sizes) {
-                 require(work.rows == Bound::kWorkRows && work.columns == table.columns && table.columns > 0 &&
+                 require(work.rows == kBoundRows && work.columns == table.columns && table.columns > 0 &&
                              first_size >= 0 && sizes >= 0 && first_size + sizes <= table.rows,
                          "bound: expected features of each problem");
                  new (self) Bound{names, constants, table.columns, first_size, sizes, copied(work), copied(table)};
@@ -218,9 +218,8 @@ const Binding kBinding([](nb::module_& module) {
         .def_ro("constants", &Bound::constants)
         .def_ro("first_size", &Bound::first_size)
         .def_ro("sizes", &Bound::sizes)
-        .def_prop_ro(
-            "work",
-            [](const Bound& of) { return View<const double>(of.work.data(), {Bound::kWorkRows, size_t(of.count)}); })
+        .def_prop_ro("work",
+                     [](const Bound& of) { return View<const double>(of.work.data(), {kBoundRows, size_t(of.count)}); })
         .def_prop_ro("table", [](const Bound& of) {
             return View<const double>(of.table.data(), {of.table.size() / size_t(of.count), size_t(of.count)});
         });

@@ -7,22 +7,9 @@ namespace kernrec::query {
 namespace {
 
 enum Size : int64_t { kBatch, kM, kN, kK, kSizes };
-// Rows of `Bound::work`, and further rows. kMemoryS: seconds of DRAM and L2 at a library's rates. kTilesS: seconds of
-// the best tile. kMoved to kResult: bytes.
-enum Work : int64_t {
-    kFlopsS = Bound::kMathS,
-    kDramS = Bound::kDramS,
-    kL2S = Bound::kL2S,
-    kLaunchS = Bound::kLaunchS,
-    kTotalS = Bound::kTotalS,
-    kWorkS = Bound::kWorkS,
-    kMemoryS = Bound::kWorkRows,
-    kTilesS,
-    kMoved,
-    kWeights,
-    kResult,
-    kWorkRows,
-};
+// Further rows of `Bound::work`. kMemoryS: seconds of DRAM and L2 at a library's rates. kTilesS: seconds of the best
+// tile. kMoved to kResult: bytes.
+enum Work : int64_t { kMemoryS = kBoundRows, kTilesS, kMoved, kWeights, kResult, kWorkRows };
 // Rows of tiles. kSplit: number of parts of a split reduction. kRate: FLOP/s. kReadBytes, kTileFlops: bytes and FLOPs
 // of a tile per element of k. kJoined: 1 if another kernel adds the parts, or else 0. kFew: maximum number of
 // concurrent tiles per SM. kShare: fraction of the peak rate that these tiles reach.
@@ -153,10 +140,10 @@ struct Products {
         const double weights = b_bytes * batch * n * k, result = c_bytes * batch * m * n;
         const double moved = a_bytes * batch * m * k + weights + result;
         const double resident = minimum(maximum(2.0 - working_sets * weights / l2_bytes, 0.0), 1.0);
-        work(kFlopsS, i) = 2.0 * batch * m * n * k / peak_flops;
+        work(kMathS, i) = 2.0 * batch * m * n * k / peak_flops;
         work(kDramS, i) = moved / bandwidth;
         work(kL2S, i) = moved / l2;
-        work(kLaunchS, i) = launch_s;
+        work(kOverheadS, i) = launch_s;
         work(kMemoryS, i) = maximum((moved - resident * weights) / dram, moved / l2);
         work(kMoved, i) = moved;
         work(kWeights, i) = weights;
@@ -250,7 +237,7 @@ struct Products {
         };
         figure(kShares) = maximum(best_s / total, kLeastShare);
         figure(kShares + 1) = maximum(work(kMemoryS, i) / total, kLeastShare);
-        figure(kShares + 2) = maximum(work(kFlopsS, i) / total, kLeastShare);
+        figure(kShares + 2) = maximum(work(kMathS, i) / total, kLeastShare);
         figure(kShares + 3) = maximum(work(kDramS, i) / total, kLeastShare);
         for (int64_t size = 0; size < kSizes; size++) figure(kFirstSize + size) = maximum(sizes(size, i), kLeastSize);
         figure(kTotal) = total * 1e6;
