@@ -32,23 +32,43 @@ int32_t Trees::ordered(double value) {
     return bits >= 0 ? bits : bits ^ 0x7fffffff;
 }
 
-Trees::Trees(const Row<const int64_t>& starts, const Row<const int64_t>& lefts, const Row<const int64_t>& features,
-             const Row<const float>& thresholds, const Row<const float>& leaves, double base, int64_t levels)
+Trees::Trees(double base, int64_t levels, const Row<const uint16_t>& nodes, const Row<const uint8_t>& inner,
+             const Row<const uint8_t>& column, const Row<const uint8_t>& cut, const Row<const uint16_t>& cut_count,
+             const Row<const float>& cuts, const Row<const uint8_t>& leaf, const Row<const float>& low,
+             const Row<const float>& step)
     : base_(base), levels_(levels) {
-    const int64_t nodes = leaves.size;
-    require(lefts.size == nodes && features.size == nodes && thresholds.size == nodes,
-            "trees: expected as many nodes everywhere");
-    require(levels >= 0 && levels <= 64 && all_within(starts, 0, nodes) && all_within(features, 0, 1 << 15),
-            "trees: expected nodes and features that exist");
-    for (int64_t tree = 0; tree < starts.size; tree++) start_.push_back(size_t(starts[tree]));
-    require(std::adjacent_find(start_.begin(), start_.end(), std::greater_equal<>()) == start_.end(),
-            "trees: expected roots in ascending order");
-    for (int64_t n = 0; n < nodes; n++) {
-        const bool is_leaf = std::isnan(thresholds[n]);
-        require(is_leaf || (lefts[n] >= n && lefts[n] < nodes - 1 && lefts[n] - n < 1 << 16),
-                "trees: expected nodes that exist");
-        features_ = std::max(features_, features[n] + 1);
-        add_node(is_leaf, is_leaf ? leaves[n] : thresholds[n], lefts[n] - n, features[n]);
+    int64_t total = 0;
+    for (int64_t tree = 0; tree < nodes.size; tree++) total += nodes[tree];
+    std::vector<int64_t> first_cut(1, 0);
+    for (int64_t f = 0; f < cut_count.size; f++) first_cut.push_back(first_cut.back() + cut_count[f]);
+    require(levels >= 0 && levels <= 64 && all_within(nodes, 1, 1 << 16) && (total + 7) / 8 == inner.size &&
+                low.size == nodes.size && step.size == nodes.size && cut.size == column.size &&
+                column.size + leaf.size == total && first_cut.back() == cuts.size &&
+                all_within(column, 0, cut_count.size),
+            "trees whose arrays do not fit together");
+    const auto finite = [](float value) {
+        require(std::isfinite(value), "trees with a number that is not finite");
+        return value;
+    };
+    finite(float(base));
+    nodes_.reserve(size_t(total));
+    int64_t split = 0;
+    for (int64_t tree = 0, node = 0; tree < nodes.size; tree++) {
+        start_.push_back(nodes_.size());
+        for (int64_t n = 0, child = 1; n < nodes[tree]; n++, node++) {
+            if (inner[node / 8] >> (7 - node % 8) & 1) {
+                require(split < column.size && child > n && child + 1 < nodes[tree], "trees whose nodes do not exist");
+                const int64_t feature = column[split];
+                require(cut[split] < cut_count[feature], "trees whose thresholds do not exist");
+                features_ = std::max(features_, feature + 1);
+                add_node(false, finite(cuts[first_cut[size_t(feature)] + cut[split]]), child - n, feature);
+                child += 2;
+                split++;
+            } else {
+                require(node - split < leaf.size, "trees whose leaves do not exist");
+                add_node(true, finite(low[tree] + step[tree] * float(leaf[node - split])), 0, 0);
+            }
+        }
     }
     finish();
 }
@@ -194,9 +214,12 @@ namespace {
 
 const Binding kBinding([](nb::module_& module) {
     using Whole = Row<const int64_t>;
+    using Short = Row<const uint16_t>;
+    using Byte = Row<const uint8_t>;
+    using Real = Row<const float>;
     nb::class_<Trees>(module, "Trees")
-        .def(nb::init<Whole, Whole, Whole, Row<const float>, Row<const float>, double, int64_t>())
-        .def(nb::init<int64_t, int64_t, int64_t, Row<const uint16_t>, Row<const float>, double>())
+        .def(nb::init<double, int64_t, Short, Byte, Byte, Byte, Short, Real, Byte, Real, Real>())
+        .def(nb::init<int64_t, int64_t, int64_t, Short, Real, double>())
         .def("predict", &Trees::predict);
     nb::class_<TreeReader>(module, "Reader")
         .def(

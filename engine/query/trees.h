@@ -7,10 +7,14 @@ namespace kernrec::query {
 
 class Trees {
   public:
-    // T trees with N nodes in total. start: first node of each tree, (T,). left, feature, threshold, leaf: values of
-    // each node, (N,). A leaf is its own left child, and its threshold is NaN.
-    Trees(const Row<const int64_t>& start, const Row<const int64_t>& left, const Row<const int64_t>& feature,
-          const Row<const float>& threshold, const Row<const float>& leaf, double base, int64_t levels);
+    // T compact trees (kernrec/model/baselines/compact_trees.py) with at most L levels. nodes: number of nodes of each
+    // tree, (T,). inner: a bit for each node, set for a split. Nodes are ordered by level. column, cut: feature and
+    // place of the threshold among the feature's cuts, of each split. cut_count: number of cuts of each feature; cuts:
+    // their values. leaf: step of each leaf's value between the lowest leaf of its tree, `low`, and the highest.
+    Trees(double base, int64_t levels, const Row<const uint16_t>& nodes, const Row<const uint8_t>& inner,
+          const Row<const uint8_t>& column, const Row<const uint8_t>& cut, const Row<const uint16_t>& cut_count,
+          const Row<const float>& cuts, const Row<const uint8_t>& leaf, const Row<const float>& low,
+          const Row<const float>& step);
     // T complete trees of L levels over F features. Nodes are numbered level by level, with the trees side by side: the
     // children of node n are 2 n + T and 2 n + T + 1. columns: feature of each split, plus F if missing values go
     // right. values: thresholds of all splits, then all leaves.

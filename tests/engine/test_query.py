@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,16 @@ def test_query_results_equal_release_0_1_0():
 
 def evaluate_node(*node: object) -> None:
     query.evaluated(Expression("x", frozenset(), node, False), {}, 1)
+
+
+def compact_trees(levels: int = 1, **changed: Sequence[int]) -> object:
+    """Create trees: without changes, one with a single split on feature 0 at 0."""
+    parts: dict[str, Sequence[int]] = {
+        "nodes": [3], "inner": [0b10000000], "column": [0], "cut": [0], "cut_count": [1], "cuts": [0], "leaf": [0, 1],
+        "low": [0], "step": [1],
+    }  # fmt: skip
+    kinds = ["u2", "u1", "u1", "u1", "u2", "f4", "u1", "f4", "f4"]
+    return query.Trees(0.5, levels, *map(np.array, (parts | changed).values(), kinds))
 
 
 def quantities(count: int) -> np.ndarray:
@@ -66,15 +76,10 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a split on a missing feature": lambda: query.Trees(
         1, 8, 1, np.full(8, 2, np.uint16), np.zeros(24, np.float32), 0.0
     ),
-    "a child outside": lambda: query.Trees(
-        integers(0), integers(1, 1), integers(0, 0), np.array([0.0, np.nan], np.float32), TREE, 0.0, 1
-    ),
-    "a child that wraps": lambda: query.Trees(
-        integers(0), integers(2**63 - 1, 1), integers(0, 0), np.array([0.0, np.nan], np.float32), TREE, 0.0, 1
-    ),
+    "a child outside": lambda: compact_trees(inner=[0b11000000]),
+    "a split without a cut": lambda: compact_trees(cut=[1]),
     "a place that wraps": lambda: query.Reader(
-        query.Trees(integers(0), integers(0), integers(0), np.full(1, np.nan, np.float32), TREE[:1], 0.5, 3),
-        np.zeros((1, 1), np.float32), integers(0), integers(2**63 - 1), integers(),
+        compact_trees(), np.zeros((1, 1), np.float32), integers(0), integers(2**63 - 1), integers(),
     ),
     "sizes of no problem": lambda: query.MoreItems([], 1, 0, 0, 16),
     "a size of no dimension": lambda: query.MoreItems([1.0, 2.0], 1, 2, 0, 16),
@@ -111,8 +116,7 @@ def test_arguments_that_index_outside_arrays_are_refused(case):
 
 @pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001])
 def test_nan_input_at_a_leaf_does_not_read_beyond_the_tree(bits):
-    nan, leaf = np.array([np.nan], np.float32), np.array([2.0], np.float32)
-    trees = query.Trees(integers(0), integers(0), integers(0), nan, leaf, 0.5, 3)
+    trees = compact_trees(levels=3, nodes=[1], inner=[0], column=[], cut=[], leaf=[2])
     sums = np.empty(1)
     trees.predict(np.array([[bits]], np.uint32).view(np.float32), sums)
     assert sums[0] == 2.5

@@ -22,7 +22,7 @@ from kernrec.errors import UsageError
 from kernrec.model.analytical.microarchitecture import LAUNCH_S, START_S
 from kernrec.model.analytical.spread import INTERVAL, Estimate
 from kernrec.model.baselines.bound import PowerBase, Timing, features_of
-from kernrec.model.baselines.compact_trees import CompactTrees, decompressed, expand
+from kernrec.model.baselines.compact_trees import CompactTrees, decompressed
 from kernrec.model.learn.conformal import Extent, Interval
 from kernrec.op import Problem
 from kernrec.util.engine import query
@@ -123,10 +123,10 @@ class Head:
     def trees(self) -> CompactTrees:
         """Return the trees, decompressed on first use. Raise `UsageError` if they are damaged."""
         try:
-            trees = expand(*decompressed(self.packed))
+            trees = CompactTrees(*decompressed(self.packed))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise UsageError(f"the trees of a backend's model are damaged ({error})") from None
-        if len(trees.feature) and trees.feature.max() >= len(self.columns):
+        if trees.features > max(len(self.columns), 1):
             raise UsageError("the trees of a backend's model split on a feature that the model's card does not list")
         return trees
 

@@ -20,7 +20,7 @@ import numpy as np
 from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
-from kernrec.model.baselines.compact_trees import CompactTrees, Trees, compressed, decompressed, expand
+from kernrec.model.baselines.compact_trees import CompactTrees, Trees, compressed, decompressed
 from kernrec.recommender.serving.engine_defaults import Tiles
 from kernrec.recommender.serving.engines import Kind, ProductShape, TunedFile
 from kernrec.util.array_file import pack, unpack
@@ -234,7 +234,7 @@ def load(path: Path) -> ExpertRanking:
         card, content = json.loads(read_input(path, _MOST_BYTES)), read_input(path.with_suffix(".trees"), _MOST_BYTES)
         if card["format"] != FORMAT or hashlib.sha256(content).hexdigest() != card["sha256"]:
             raise ValueError("another format, or trees that do not match the card")
-        trees = expand(*decompressed(unpack(content, intact=True)[1]["trees"]))
+        trees = CompactTrees(*decompressed(unpack(content, intact=True)[1]["trees"]))
         level, factor, pair_spread = (float(card[name]) for name in ("level", "factor", "pair_spread"))
         return ExpertRanking(trees, level, factor, pair_spread, tuple(map(str, card["gpus"])))
     except (OSError, KeyError, TypeError, ValueError) as error:

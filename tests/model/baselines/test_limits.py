@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
 from kernrec.model.baselines import compact_trees
-from kernrec.model.baselines.compact_trees import CompactTrees, compact, expand
+from kernrec.model.baselines.compact_trees import CompactTrees, compact
 from kernrec.model.baselines.operating_point import LEEWAY, WINOGRAD, least_s, rates_of, work_of
 from kernrec.op import find_op
 from kernrec.store.recorded import contents
@@ -99,7 +99,7 @@ def trees(boosted: Any) -> list[dict]:
 @few_examples(6)
 def test_compressed_trees_predict_like_xgboost_within_rounding(seed, rounds, levels):
     boosted, matrix = booster(seed, rounds, levels)
-    small = expand(*compact(trees(boosted), 4, 0.25))
+    small = CompactTrees(*compact(trees(boosted), 4, 0.25))
     expected = boosted.inplace_predict(matrix) + 0.25
     assert small.predict(matrix) == pytest.approx(expected, abs=3e-3 * rounds)
 
@@ -111,16 +111,16 @@ def test_compressed_trees_predict_like_xgboost_within_rounding(seed, rounds, lev
 def test_inconsistent_arrays_are_refused(name, change):
     facts, arrays = compact(trees(booster(3, 4, 5)[0]), 4, 0.0)
     with pytest.raises((ValueError, IndexError)):
-        expand(facts, arrays | {name: change(arrays[name])})
+        CompactTrees(facts, arrays | {name: change(arrays[name])})
 
 
 def test_trees_with_too_many_nodes_are_refused(monkeypatch):
     facts, arrays = compact(trees(booster(3, 4, 5)[0]), 4, 0.0)
     monkeypatch.setattr(compact_trees, "_MOST_NODES", int(arrays["nodes"].sum()))
-    assert expand(facts, arrays).levels
+    assert CompactTrees(facts, arrays).features
     monkeypatch.setattr(compact_trees, "_MOST_NODES", int(arrays["nodes"].sum()) - 1)
-    with pytest.raises(ValueError, match="do not fit"):
-        expand(facts, arrays)
+    with pytest.raises(ValueError, match="more than"):
+        CompactTrees(facts, arrays)
 
 
 @few_examples(30)
@@ -129,18 +129,23 @@ def test_tree_prediction_equals_a_walk_from_root_to_leaf(seed, levels):
     draw = np.random.default_rng(seed)
     trees, features, inner = 40, 3, 2**levels - 1
     nodes = 2 * inner + 1
-    node = np.arange(trees * nodes)
-    split = node % nodes < inner
-    left = np.where(split, 2 * node + 1 - node // nodes * nodes, node)
-    values = np.array([-np.inf, -2.5, -0.0, 0.0, 1e-30, 1.5], dtype=np.float32)
-    threshold = np.where(split, draw.choice(values[1:], len(node)), np.nan).astype(np.float32)
-    leaf, feature = draw.integers(-8, 9, len(node)).astype(np.float32), draw.integers(0, features, len(node))
-    trained = CompactTrees(np.arange(trees) * nodes, left, feature, threshold, leaf, 0.0, levels)
-    matrix = draw.choice(values, (9, features))
+    cuts = np.array([-2.5, -0.0, 0.0, 1e-30, 1.5], dtype=np.float32)
+    column, cut = draw.integers(0, features, (trees, inner)), draw.integers(0, len(cuts), (trees, inner))
+    leaf = draw.integers(0, 256, (trees, inner + 1))
+    arrays = {
+        "nodes": np.full(trees, nodes, np.uint16), "inner": np.packbits(np.tile(np.arange(nodes) < inner, trees)),
+        "column": column.ravel().astype(np.uint8), "cut": cut.ravel().astype(np.uint8),
+        "cut_count": np.full(features, len(cuts), np.uint16), "cuts": np.tile(cuts, features),
+        "leaf": leaf.ravel().astype(np.uint8), "leaf_low": np.full(trees, -8, np.float32),
+        "leaf_step": np.ones(trees, np.float32),
+    }  # fmt: skip
+    matrix = draw.choice([-np.inf, *cuts], (9, features)).astype(np.float32)
     expected = []
     for row in matrix:
-        reached = np.arange(trees) * nodes
+        reached = np.zeros(trees, int)
         for _ in range(levels):
-            reached = left[reached] + (row[feature[reached]] >= threshold[reached])
-        expected.append(leaf[reached].sum())
+            here = np.arange(trees), reached
+            reached = 2 * reached + 1 + (row[column[here]] >= cuts[cut[here]])
+        expected.append((leaf[np.arange(trees), reached - inner] - 8).sum())
+    trained = CompactTrees({"base": 0.0, "levels": levels}, arrays)
     assert trained.predict(matrix).tolist() == expected
