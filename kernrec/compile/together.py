@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MOST_TOGETHER = 32
 """Maximum number of configs per run of the compiler."""
-_RUN_S = 1.0
+_RUN_S = 2.0
 """Maximum CPU seconds of a run, estimated from a single config. Longer runs would leave other processes idle."""
 
 _KERNEL_MARK = "__global__"
