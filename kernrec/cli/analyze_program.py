@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from kernrec.cli.kernel_argument import AnalyzeOptions
 from kernrec.cli.output import USUALLY, Column, print_columns, print_json, print_notes, quantities
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.gpu import GPU

@@ -3,10 +3,11 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from kernrec.errors import UsageError
+from kernrec.util.light_dataclass import dataclass
 
 _Extent = TypeVar("_Extent", int, str)
 MARK = '"?"'

@@ -6,11 +6,11 @@ instantiated. tree-sitter skips parts that it cannot parse, such as a macro in p
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kernrec.errors import KernrecError
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tree_sitter import Node
