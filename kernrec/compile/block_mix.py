@@ -10,7 +10,7 @@ A block is only counted if its loads and stores move as many bytes as in PTX, an
 blocks are estimated by `kernrec.ptx.analysis.lowering`. The slow paths of divisions and roots are not counted.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -26,8 +26,10 @@ from kernrec.util.light_dataclass import dataclass
 _MEMORY = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "atomic", "cp_async"})
 _KEPT = _MEMORY | {"bar", "shfl", "mma"}
 """Classes of instructions that the assembler may merge, but neither adds nor removes."""
-_ARITHMETIC = frozenset({"fma32", "mufu", "f64"})
-"""Other classes of instructions that kernrec counts to estimate how often the assembler copied a block."""
+_COUNTED = _KEPT | {"fma32", "mufu", "f64"}
+"""Classes of instructions that kernrec counts to estimate how often the assembler copied a block."""
+_UNMOVED = frozenset({"param", "const", "local", "argument"})
+"""State spaces whose loads and stores are not compared with machine code."""
 _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of subroutines that ptxas adds."""
@@ -66,14 +68,11 @@ class _Loop:
 
     first: int
     last: int
-    ranges: tuple[tuple[int, int], ...]
-    """Indices of the first and last machine instruction of each copy of the loop."""
+    positions: frozenset[int]
+    """Indices of the machine instructions of all copies of the loop."""
 
     def holds(self, block: int) -> bool:
         return self.first <= block <= self.last
-
-    def runs(self, position: int) -> bool:
-        return any(first <= position <= last for first, last in self.ranges)
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,8 @@ class _Charge:
     share: float
     """Fraction of the instruction that counts: 1 / number of basic blocks that contain its PTX line."""
     machine: MachineInstruction
+    is_inside: bool
+    """Whether `target` executes the code of `origin`, so the assembler did not move the instruction."""
 
 
 class MachineLowering:
@@ -118,6 +119,7 @@ class _Matching:
         self.estimated = lowered(function)
         self.starts = _starts(code)
         self.code = list(_main(code, self.starts))
+        self.classes = [machine_class(ins) for _, ins in self.code]
         self.labels = code.labels
         # For each PTX line, indices of the basic blocks that contain it. Inlining copies a line to several blocks.
         self.places: dict[int, list[int]] = defaultdict(list)
@@ -130,12 +132,12 @@ class _Matching:
         self.heads = self._heads()
 
     def result(self) -> BlockMix:
-        charges = [charge for position, ins in self.code for charge in self._charges(position, ins)]
+        charges = list(self._charges())
         copies, related = self._copies(charges)
         issue: list[dict[str, float]] = [{} for _ in self.function.blocks]
         for charge in charges:
             mix = issue[charge.target]
-            place = charge.origin if self._is_inside(charge) else charge.target
+            place = charge.origin if charge.is_inside else charge.target
             mix[charge.name] = mix.get(charge.name, 0.0) + charge.share / copies[place]
         moved = self._bytes_moved(charges, copies)
         called = {block for _, ins in self.code if _calls(ins) for block in self.places.get(ins.line, ())}
@@ -152,41 +154,46 @@ class _Matching:
                 issue[index] = {name: float(count) for name, count in estimate.items()}
         return BlockMix(issue, matched)
 
-    def _charges(self, position: int, ins: MachineInstruction) -> Iterator[_Charge]:
-        name = machine_class(ins)
-        modifiers = self.ptx[ins.line].modifiers if ins.line in self.ptx else ()
-        if name is None or (name in ("ld_local", "st_local") and "local" not in modifiers):
-            # Skip padding. Skip spills, too, because their costs are computed from the kernel's resources.
-            return
-        blocks = self.places.get(ins.line, ())
-        for block in blocks:
-            yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
+    def _charges(self) -> Iterator[_Charge]:
+        for (position, ins), name in zip(self.code, self.classes, strict=True):
+            modifiers = self.ptx[ins.line].modifiers if ins.line in self.ptx else ()
+            if name is None or (name in ("ld_local", "st_local") and "local" not in modifiers):
+                # Skip padding. Skip spills, too, because their costs are computed from the kernel's resources.
+                continue
+            blocks = self.places.get(ins.line, ())
+            runs = [position in loop.positions for loop in self.loops] if blocks else []
+            for block in blocks:
+                target = self._target(block, runs)
+                is_inside = target == self.heads.get(block, block)
+                yield _Charge(name, block, target, 1.0 / len(blocks), ins, is_inside)
 
-    def _target(self, block: int, position: int) -> int:
-        """Return the block that executes a machine instruction, given the `block` that contains its PTX line."""
-        around = [loop for loop in self.loops if loop.runs(position)]
+    def _target(self, block: int, runs: Sequence[bool]) -> int:
+        """Return the block that executes a machine instruction.
+
+        Args:
+            block: index of the block that contains the instruction's PTX line.
+            runs: whether each loop runs the instruction.
+        """
+        around = [loop for loop, is_run in zip(self.loops, runs, strict=True) if is_run]
         if around and not around[-1].holds(block):
             block = around[-1].first  # The assembler moved the instruction into a loop.
-        for loop in self.loops:
-            if loop.holds(block) and not loop.runs(position):
+        for loop, is_run in zip(self.loops, runs, strict=True):
+            if not is_run and loop.holds(block):
                 block = max(loop.first - 1, 0)  # The assembler moved the instruction out of a loop.
                 break
         return self.heads.get(block, block)
-
-    def _is_inside(self, charge: _Charge) -> bool:
-        return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
         """Return the number of unrolled copies of each block, and the blocks whose copies could be counted."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
-            if self._is_inside(charge):
+            if charge.is_inside:
                 counts[charge.origin, charge.machine.line, charge.name] += 1
         anchors: dict[int, Counter[float]] = defaultdict(Counter)
         other: dict[int, Counter[float]] = defaultdict(Counter)
         for (block, line, name), count in counts.items():
             cost = dict(machine_cost(self.ptx[line]))
-            if name in cost and name in _KEPT | _ARITHMETIC:
+            if name in cost and name in _COUNTED:
                 number = count / len(self.places[line]) * self.places[line].count(block) / cost[name]
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
@@ -207,7 +214,7 @@ class _Matching:
     def _bytes_moved(self, charges: Sequence[_Charge], copies: Sequence[float]) -> list[float]:
         moved = [0.0] * len(self.function.blocks)
         for charge in charges:
-            if _moves_bytes(self.ptx[charge.machine.line]) and charge.name in _MEMORY and self._is_inside(charge):
+            if charge.is_inside and charge.name in _MEMORY and _moves_bytes(self.ptx[charge.machine.line]):
                 moved[charge.origin] += access_bytes(charge.machine) * charge.share / copies[charge.origin]
         return moved
 
@@ -229,22 +236,28 @@ class _Matching:
     def _loops(self) -> list[_Loop]:
         loops = _ptx_loops(self.function)
         ranges: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        for position, ins in self.code:
-            start = self.labels.get(ins.target or "", position)
-            if ins.opcode != "BRA" or start >= position:
+        positions = [position for position, _ in self.code]
+        first_block = [self.places[ins.line][0] if ins.line in self.places else None for _, ins in self.code]
+        for number, (position, ins) in enumerate(self.code):
+            if ins.opcode != "BRA" or (start := self.labels.get(ins.target or "", position)) >= position:
                 continue
-            blocks = [self.places[i.line][0] for p, i in self.code if start <= p <= position and i.line in self.places]
+            listed = first_block[bisect_left(positions, start) : number + 1]
+            blocks = [block for block in listed if block is not None]
             around = [loop for loop in loops if 2 * sum(loop[0] <= b <= loop[1] for b in blocks) > len(blocks)]
             if around:
                 ranges[min(around, key=lambda loop: loop[1] - loop[0])].append((start, position))
         surviving = sorted(ranges, key=lambda loop: loop[0] - loop[1])
-        return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
+        return [
+            _Loop(*loop, frozenset(p for first, last in of_loop for p in range(first, last + 1)))
+            for loop in surviving
+            for of_loop in [(*ranges[loop], *self._peeled(loop, ranges[loop]))]
+        ]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield the ranges of machine code for iterations that the assembler peeled off a loop."""
         inside, outside = set(), []
-        for position, ins in self.code:
-            if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
+        for (position, ins), name in zip(self.code, self.classes, strict=True):
+            if name in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
                 if any(first <= position <= last for first, last in ranges):
                     inside.add(ins.line)
                 else:
@@ -293,8 +306,7 @@ def _ptx_loops(function: Function) -> list[tuple[int, int]]:
 
 
 def _moves_bytes(ins: Instruction) -> bool:
-    spaces = {"param", "const", "local", "argument"}
-    return ins.opcode in ("ld", "ldu", "st") and spaces.isdisjoint(ins.modifiers)
+    return ins.opcode in ("ld", "ldu", "st") and _UNMOVED.isdisjoint(ins.modifiers)
 
 
 def _bytes_of(block: BasicBlock) -> float:
