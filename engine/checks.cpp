@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kMostFindings = 100;
 constexpr uint32_t kNoLane = ~0u;
 constexpr int32_t kSeveral = -1;
-// Values of `Granule::read_lane` for bytes that a block read in several lanes of one warp, or in several warps.
-constexpr uint32_t kSeveralLanes = 1u << 31, kSeveralWarps = ~0u;
+// Marks of `Granule::read_lane` for bytes that a block read in several lanes of one warp, or in several warps.
+constexpr uint32_t kSeveralLanes = 1u << 31, kSeveralWarps = 1u << 30;
 
 bool can_compare(const Instruction& ins, uint32_t bytes, AccessKind kind) {
     return kind == AccessKind::kWrite && ins.unit && ins.list.size() * ins.unit == bytes;
@@ -37,12 +37,10 @@ void Watch::add(Finding finding) {
 Checks::Checks(const Batch& batch)
     : watch_(*batch.launch.checks),
       definedness_(watch_.values ? std::make_unique<Definedness>(batch) : nullptr),
-      stride_(batch.launch.shared_bytes),
       warps_per_block_(batch.warps_per_block),
-      cells_(watch_.shared_memory ? size_t(stride_) * batch.launch.blocks_per_batch : 0),
+      cells_(watch_.shared_memory ? size_t(batch.shared_stride()) * batch.launch.blocks_per_batch : 0),
       written_(cells_.size()),
-      block_epoch_(batch.launch.blocks_per_batch),
-      warp_epoch_(batch.warp_count),
+      in_flight_(cells_.size()),
       block_time_(batch.launch.blocks_per_batch),
       warp_time_(batch.warp_count) {
     if (watch_.roles.empty())
@@ -82,10 +80,10 @@ Checks::Checks(const Batch& batch)
 void Checks::start_batch(const std::vector<int64_t>& block_numbers) {
     block_numbers_ = block_numbers;
     if (definedness_) definedness_->start_batch();
+    std::fill(cells_.begin(), cells_.end(), Watch::Granule{});
     std::fill(written_.begin(), written_.end(), false);
-    for (uint32_t& epoch : block_epoch_) epoch++;
+    std::fill(in_flight_.begin(), in_flight_.end(), false);
     std::fill(block_time_.begin(), block_time_.end(), time_);
-    for (Cell& cell : cells_) cell.in_flight = false;
 }
 
 void Checks::before(Batch& batch, const BasicBlock& block, const Instruction& ins, bool is_first) {
@@ -102,19 +100,20 @@ void Checks::before(Batch& batch, const BasicBlock& block, const Instruction& in
 
 void Checks::start_copies(const std::vector<Resolved>& targets, uint32_t bytes) {
     each_shared_lane(targets, [&](uint32_t, size_t place) {
-        for (size_t byte = place; byte < std::min(place + bytes, cells_.size()); byte++) cells_[byte].in_flight = true;
+        for (size_t byte = place; byte < std::min(place + bytes, cells_.size()); byte++) in_flight_[byte] = true;
     });
 }
 
 void Checks::end_copy(uint32_t lane, size_t place, uint32_t bytes) {
-    const uint32_t warp = lane / kWarp, block = warp / warps_per_block_;
+    time_++;
     for (size_t byte = place; byte < std::min(place + bytes, cells_.size()); byte++) {
-        const uint32_t source = cells_[byte].write_source;
-        Cell& cell = cells_[byte] = Cell{};
-        cell.epoch = block_epoch_[block];
-        cell.writer = int32_t(lane - block * warps_per_block_ * kWarp);
-        cell.write_epoch = warp_epoch_[warp];
-        cell.write_source = source;
+        in_flight_[byte] = false;
+        Watch::Granule copied{};
+        copied.writer = block_of(lane);
+        copied.write_source = cells_[byte].write_source;
+        copied.write_time = time_;
+        copied.write_lane = lane;
+        cells_[byte] = copied;
     }
 }
 
@@ -141,19 +140,57 @@ const SharedArray* Checks::array_at(int64_t address) const {
     return nullptr;
 }
 
+std::optional<Checks::Conflict> Checks::touch(Watch::Granule& granule, uint32_t source, uint32_t lane, AccessKind kind,
+                                              bool agrees, bool records) {
+    const int32_t block = block_of(lane);
+    const uint32_t barrier_time = block_time_[lane / kWarp / warps_per_block_];
+    const uint32_t reader = granule.read_lane & ~(kSeveralLanes | kSeveralWarps);
+    const bool by_lanes = granule.read_lane & kSeveralLanes, by_warps = granule.read_lane & kSeveralWarps;
+    const bool own_read = granule.reader == block, same_warp = reader / kWarp == lane / kWarp;
+    const auto may_race = [&](uint32_t other, uint32_t time) { return other != lane && unordered(lane, other, time); };
+    std::optional<Conflict> conflict;
+    if (granule.writer && (granule.writer != block || may_race(granule.write_lane, granule.write_time)))
+        conflict = Conflict{granule.writer, granule.write_source, granule.write_lane, true,
+                            granule.write_lane / kWarp == lane / kWarp};
+    if (kind == AccessKind::kAtomic) return conflict;
+    if (kind == AccessKind::kWrite) {
+        bool after_read = granule.reader && !own_read;
+        if (own_read)
+            after_read = by_warps   ? granule.read_time > barrier_time
+                         : by_lanes ? unordered(lane, reader, granule.read_time)
+                                    : may_race(reader, granule.read_time);
+        if (after_read && !conflict)
+            conflict =
+                Conflict{granule.reader, granule.read_source, reader, !by_lanes && !by_warps, same_warp && !by_warps};
+        if (records) {
+            granule.writer = block;
+            granule.write_source = source;
+            granule.write_lane = lane;
+            granule.write_time = time_;
+        }
+        return agrees ? std::nullopt : conflict;
+    }
+    uint32_t now = lane;
+    if (own_read && by_warps) now |= granule.read_time > barrier_time ? kSeveralWarps : 0;
+    else if (own_read && unordered(lane, reader, granule.read_time))
+        now |= !same_warp ? kSeveralWarps : granule.read_lane != lane ? kSeveralLanes : 0;
+    granule.reader = granule.reader && granule.reader != block ? kSeveral : block;
+    granule.read_source = source;
+    granule.read_lane = now;
+    granule.read_time = time_;
+    return conflict;
+}
+
 void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind,
                     bool plain) {
-    const uint32_t block = at.warp / warps_per_block_, warp_of_block = at.warp % warps_per_block_;
-    const size_t base = size_t(block) * stride_;
     const bool write = kind == AccessKind::kWrite, compare = can_compare(ins, bytes, kind);
-    const uint32_t epoch = block_epoch_[block], warp_epoch = warp_epoch_[at.warp];
     // wmma.load reads whole tiles, including padding that a correct kernel may leave uninitialized.
     const bool whole_matrix = batch.program.sources[ins.source].opcode == "wmma";
     const SharedArray* array = nullptr;
     for (const uint32_t bit : LanesOf(at.mask)) {
         const uint32_t lane = at.warp * kWarp + bit;
-        const int64_t address = at.addresses[bit];
-        const int32_t thread = int32_t(warp_of_block * kWarp + bit);
+        const size_t first = at.base + size_t(at.addresses[bit]);
+        const auto address = int64_t(first % batch.shared_stride());
         if (!watch_.arrays.empty()) {
             const auto holds = [&](int64_t byte) {
                 return array && byte >= array->start && byte < int64_t(array->start) + array->size;
@@ -171,8 +208,8 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
         const std::string memory = array ? array->name : "shared memory";
         bool reported = false;
         for (uint32_t k = 0; k < bytes; k++) {
-            const size_t place = base + size_t(address) + k;
-            Cell& cell = cells_[place];
+            const size_t place = first + k;
+            Watch::Granule& cell = cells_[place];
             const auto find = [&](const char* finding, int64_t other, uint32_t other_lane) {
                 if (!reported)
                     report(finding, batch, ins, lane, other, other_lane, memory,
@@ -181,56 +218,16 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
             };
             if (!write && !written_[place] && !whole_matrix) find("uninitialized-shared", -1, kNoLane);
             if (kind != AccessKind::kRead) written_[place] = true;
-            if (cell.in_flight && !write) find("async-copy", cell.write_source, kNoLane);
+            if (in_flight_[place] && !write) find("async-copy", cell.write_source, kNoLane);
             if (!plain && kind != AccessKind::kAtomic) continue;
-            if (cell.epoch != epoch) {
-                const Cell before = cell;
-                cell = Cell{};
-                cell.epoch = epoch;
-                cell.in_flight = before.in_flight;
-                cell.write_source = before.write_source;
-            }
-            const auto in_warp = [&](int32_t other) { return other / int32_t(kWarp) == int32_t(warp_of_block); };
-            const auto apart = [&](int32_t other, uint32_t other_epoch) {  // no barrier is between the two accesses
-                return other >= 0 && other != thread && (!in_warp(other) || other_epoch == warp_epoch);
-            };
-            const auto lane_of = [&](int32_t other) { return block * warps_per_block_ * kWarp + uint32_t(other); };
-            const bool after_write = apart(cell.writer, cell.write_epoch);
-            if (kind == AccessKind::kAtomic) {
-                if (after_write) find("race-atomic", cell.write_source, lane_of(cell.writer));
-                continue;
-            }
-            bool same = write && compare && batch.shared(block)[address + k] == stored_byte(batch, ins, lane, k);
-            if (!reported && after_write) {
-                if (write && cell.write_time == time_)
-                    same = compare &&
-                           stored_byte(batch, ins, lane_of(cell.writer), cell.byte) == stored_byte(batch, ins, lane, k);
-                if (!same)
-                    find(in_warp(cell.writer) ? "race-warp" : "race-shared", cell.write_source, lane_of(cell.writer));
-            }
-            if (write) {
-                const bool many =
-                    cell.reader >= 0 &&
-                    (cell.many_warps || (cell.many_lanes && in_warp(cell.reader) && cell.read_epoch == warp_epoch));
-                if (!same && (many || apart(cell.reader, cell.read_epoch)))
-                    find(!cell.many_warps && in_warp(cell.reader) ? "race-warp" : "race-shared", cell.read_source,
-                         cell.reader == thread ? kNoLane : lane_of(cell.reader));
-                cell.writer = thread;
-                cell.write_epoch = warp_epoch;
-                cell.write_source = ins.source;
-                cell.write_time = time_;
-                cell.byte = uint8_t(k);
-            } else {
-                const bool other_warp = cell.reader >= 0 && !in_warp(cell.reader);
-                cell.many_warps |= other_warp;
-                if (cell.reader >= 0 && !other_warp) {
-                    if (cell.read_epoch != warp_epoch) cell.many_lanes = false;
-                    else cell.many_lanes |= cell.reader != thread;
-                }
-                cell.reader = thread;
-                cell.read_epoch = warp_epoch;
-                cell.read_source = ins.source;
-            }
+            bool agrees = compare && batch.shared(0)[place] == stored_byte(batch, ins, lane, k);
+            if (cell.write_time == time_ && cell.write_lane != lane)  // another lane stores there at the same time
+                agrees = compare && stored_byte(batch, ins, cell.write_lane, k) == stored_byte(batch, ins, lane, k);
+            const std::optional<Conflict> conflict = touch(cell, ins.source, lane, kind, agrees, true);
+            if (!conflict) continue;
+            const char* race = conflict->one_warp ? "race-warp" : "race-shared";
+            find(kind == AccessKind::kAtomic ? "race-atomic" : race, conflict->source,
+                 conflict->lane == lane ? kNoLane : conflict->lane);
         }
     }
 }
@@ -242,8 +239,6 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
     if (!shadow.granules && shadow.written.empty()) return;
     const Region& region = batch.launch.buffers[at.buffer];
     const int64_t start = int64_t(at.buffer + 1) << kBufferShift;
-    const uint32_t lane_block = at.warp / warps_per_block_;
-    const int32_t block = int32_t(block_numbers_[lane_block]) + 1;
     for (const uint32_t bit : LanesOf(at.mask)) {
         const uint32_t lane = at.warp * kWarp + bit;
         const int64_t offset = at.addresses[bit] - (at.addresses[bit] >> kBufferShift ? start : 0);
@@ -257,66 +252,27 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
                 report("uninitialized-global", batch, ins, lane, -1, kNoLane, region.name, offset, bytes);
         }
         if (!(plain || kind == AccessKind::kAtomic) || !shadow.granules) continue;
-        bool same = compare;
-        for (uint32_t k = 0; same && k < bytes; k++)
-            same = region.bytes[offset + k] == stored_byte(batch, ins, lane, k);
+        // Return whether each byte that a lane stores equals a byte that `value_of` returns.
+        const auto stores = [&](auto value_of) {
+            bool same = compare;
+            for (uint32_t k = 0; same && k < bytes; k++) same = value_of(k) == stored_byte(batch, ins, lane, k);
+            return same;
+        };
+        const bool same = stores([&](uint32_t k) { return region.bytes[offset + k]; });
         for (int64_t place = offset / watch_.granule; place <= (offset + bytes - 1) / watch_.granule; place++) {
-            Watch::Granule& touched = shadow.granules[place];
-            const uint32_t reader = touched.read_lane & ~kSeveralLanes;
-            const auto may_race = [&](uint32_t other, uint32_t time) {
-                return other != lane && unordered(lane, other, time);
-            };
-            const bool own_write = touched.writer == block, own_read = touched.reader == block;
-            if (kind == AccessKind::kAtomic) {
-                if (touched.writer && (!own_write || may_race(touched.write_lane, touched.write_time)))
-                    watch_.add({"race-atomic", ins.source, touched.write_source, batch.block_text(lane),
-                                batch.thread_text(lane), "", own_write ? batch.thread_text(touched.write_lane) : "",
-                                region.name, offset, bytes});
-                continue;
-            }
-            const bool after_write = touched.writer && (!own_write || may_race(touched.write_lane, touched.write_time));
-            bool after_read = write && touched.reader && !own_read;
-            if (write && own_read)
-                after_read = touched.read_lane == kSeveralWarps  ? touched.read_time > block_time_[lane_block]
-                             : touched.read_lane & kSeveralLanes ? unordered(lane, reader, touched.read_time)
-                                                                 : may_race(reader, touched.read_time);
-            bool alike = false;  // another thread stores the same value concurrently
-            if (compare && after_write && touched.write_time == time_) {
-                alike = true;
-                for (uint32_t k = 0; alike && k < bytes; k++)
-                    alike = stored_byte(batch, ins, touched.write_lane, k) == stored_byte(batch, ins, lane, k);
-            }
-            if ((after_write || after_read) && !same && !alike) {
-                const int32_t other = after_write ? touched.writer : touched.reader;
-                const int64_t source = after_write ? touched.write_source : touched.read_source;
-                const bool one_block = other == block;
-                const bool one_lane = after_write || touched.read_lane < kSeveralLanes;
-                watch_.add({one_block ? "race-block" : "race-global", ins.source, source, batch.block_text(lane),
-                            batch.thread_text(lane),
-                            other == kSeveral ? "" : position_text(other - 1, batch.launch.grid),
-                            one_block && one_lane ? batch.thread_text(after_write ? touched.write_lane : reader) : "",
-                            region.name, offset, bytes});
-            }
-            if (write && !same) {
-                touched.writer = block;
-                touched.write_source = ins.source;
-                touched.write_lane = lane;
-                touched.write_time = time_;
-            } else if (!write) {
-                uint32_t now = lane;
-                if (own_read && touched.read_lane == kSeveralWarps && touched.read_time > block_time_[lane_block]) {
-                    now = kSeveralWarps;
-                } else if (own_read && touched.read_lane != kSeveralWarps &&
-                           unordered(lane, reader, touched.read_time)) {
-                    if (reader / kWarp != lane / kWarp) now = kSeveralWarps;
-                    else if (touched.read_lane != lane) now = lane | kSeveralLanes;
-                }
-                const bool several = touched.reader && touched.reader != block;
-                touched.reader = several ? kSeveral : block;
-                touched.read_source = ins.source;
-                touched.read_lane = now;
-                touched.read_time = time_;
-            }
+            Watch::Granule& granule = shadow.granules[place];
+            const bool alike = granule.write_time == time_ && granule.write_lane != lane &&
+                               stores([&](uint32_t k) { return stored_byte(batch, ins, granule.write_lane, k); });
+            const std::optional<Conflict> conflict = touch(granule, ins.source, lane, kind, same || alike, !same);
+            if (!conflict) continue;
+            const bool one_block = conflict->block == block_of(lane), is_atomic = kind == AccessKind::kAtomic;
+            watch_.add(
+                {is_atomic   ? "race-atomic"
+                 : one_block ? "race-block"
+                             : "race-global",
+                 ins.source, conflict->source, batch.block_text(lane), batch.thread_text(lane),
+                 is_atomic || conflict->block == kSeveral ? "" : position_text(conflict->block - 1, batch.launch.grid),
+                 one_block && conflict->one_lane ? batch.thread_text(conflict->lane) : "", region.name, offset, bytes});
         }
     }
 }
@@ -324,7 +280,6 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
 void Checks::pass_warps(Batch& batch, const BasicBlock& block, uint32_t source) {
     for (uint32_t i = 0; i < batch.running; i++) {
         const uint32_t warp = batch.warps()[i];
-        warp_epoch_[warp]++;
         warp_time_[warp] = time_;
         if (!block.mask || source != block.first) continue;
         const uint32_t* masks = batch.row<uint32_t>(block.mask) + warp * kWarp;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,9 @@ constexpr uint8_t kSynchronizes = 1, kGathers = 2, kDivides = 4;
 
 // Checks of a launch, and their findings. Batches run one after another.
 struct Watch {
-    // Last write and last read of a granule, which is a few adjacent bytes of global memory. Block numbers
-    // start at 1. Lanes are numbered within the batch. A time is the number of earlier accesses of the batch.
+    // Last write and last read of a granule: a byte of shared memory, or a few adjacent bytes of global memory. Writer
+    // and reader are numbers of blocks, from 1 on. Lanes are numbered within the batch. A time is the number of earlier
+    // accesses of the batch. `read_lane` may have marks that other lanes or warps read the granule, too.
     struct Granule {
         int32_t writer, reader;
         uint32_t write_source, read_source, write_time, read_time, write_lane, read_lane;
@@ -76,10 +78,7 @@ class Checks {
     void start_batch(const std::vector<int64_t>& block_numbers);
     void record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes,
                 AccessKind kind);
-    void pass_barrier(uint32_t block) {
-        block_epoch_[block]++;
-        block_time_[block] = time_;
-    }
+    void pass_barrier(uint32_t block) { block_time_[block] = time_; }
     // Record that an operation runs. Lanes of a warp may converge there. `is_first` marks the first of
     // the operations of a PTX instruction.
     void before(Batch& batch, const BasicBlock& block, const Instruction& ins, bool is_first);
@@ -92,20 +91,20 @@ class Checks {
 
   private:
     void pass_warps(Batch& batch, const BasicBlock& block, uint32_t source);
-    // Accesses to a byte of shared memory since the last barrier of its block.
-    struct Cell {
-        uint32_t epoch = 0;
-        int32_t writer = -1, reader = -1;  // index of the thread in the block
-        uint32_t write_epoch = 0, read_epoch = 0;  // `warp_epoch_` of the thread's warp at the access
-        uint32_t write_source = 0, read_source = 0;
-        uint32_t write_time = 0;
-        uint8_t byte = 0;  // index of the byte in the last write
-        bool in_flight = false;  // an asynchronous copy to the byte has not ended
-        bool many_warps = false, many_lanes = false;  // several warps or lanes read it
+    // Earlier access that races with the present one.
+    struct Conflict {
+        int32_t block;  // from 1 on, or kSeveral
+        uint32_t source, lane;
+        bool one_lane, one_warp;  // no other lane or warp read the granule
     };
-
+    // Record an access to a granule, and return a conflict. agrees: a write does not conflict, because all values are
+    // equal. records: whether to record a write.
+    std::optional<Conflict> touch(Watch::Granule& granule, uint32_t source, uint32_t lane, AccessKind kind, bool agrees,
+                                  bool records);
     void shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain);
     void global(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain);
+    // Return the number of a lane's block, from 1 on.
+    int32_t block_of(uint32_t lane) const { return int32_t(block_numbers_[lane / kWarp / warps_per_block_]) + 1; }
     // Return whether no barrier separates the access of `other` at `time` from the current access of `lane`.
     bool unordered(uint32_t lane, uint32_t other, uint32_t time) const;
     void report(const char* kind, Batch& batch, const Instruction& ins, uint32_t lane, int64_t other,
@@ -114,10 +113,9 @@ class Checks {
 
     Watch& watch_;
     std::unique_ptr<Definedness> definedness_;  // null if values are not checked
-    uint32_t stride_, warps_per_block_;
-    std::vector<Cell> cells_;
-    std::vector<bool> written_;  // indexed by byte of shared memory
-    std::vector<uint32_t> block_epoch_, warp_epoch_;  // number of barriers that each block or warp has passed
+    uint32_t warps_per_block_;
+    std::vector<Watch::Granule> cells_;  // indexed by byte of shared memory
+    std::vector<bool> written_, in_flight_;  // in_flight: an asynchronous copy to the byte has not ended
     std::vector<uint32_t> block_time_, warp_time_;  // time of the last barrier
     std::vector<int64_t> block_numbers_;
     uint32_t time_ = 0;  // number of accesses so far
