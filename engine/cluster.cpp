@@ -58,7 +58,7 @@ std::pair<Row, int64_t> address_of(Decoder& decoder, const Operand& operand) {
 }
 
 const Registration kMapa({"mapa"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.empty() || ins.operands.size() != 3) refuse();
+    if (ins.operands.size() != 3) refuse();
     const std::string& type = ins.type();
     if ((type != "u32" && type != "u64") || (type == "u32" && !ins.has("shared"))) refuse();
     const auto [base, offset] = address_of(decoder, ins.operands[1]);
@@ -88,10 +88,9 @@ void move_registers(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kSetMaxRegisters({"setmaxnreg"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.empty() || ins.operands.empty() || ins.operands[0].kind != OperandKind::kInteger) refuse();
     if (ins.modifiers[0] != "inc" && ins.modifiers[0] != "dec") refuse();
     Instruction& made = decoder.emit(move_registers);
-    made.immediate = ins.operands[0].value;
+    made.immediate = literal(ins.operands[0]);
     made.mode = ins.modifiers[0] == "inc";
 });
 

@@ -48,13 +48,6 @@ bool contains(const Modifiers& modifiers, const char* name) {
     return std::find(modifiers.begin(), modifiers.end(), name) != modifiers.end();
 }
 
-Modifiers without(const Modifiers& modifiers, const std::set<std::string>& names) {
-    Modifiers rest;
-    for (const std::string& modifier : modifiers)
-        if (!names.count(modifier)) rest.push_back(modifier);
-    return rest;
-}
-
 bool one_of(Type type, std::initializer_list<Type> types) {
     return std::find(types.begin(), types.end(), type) != types.end();
 }
@@ -68,12 +61,12 @@ struct Multiply {
     std::vector<Row> scales;  // scale factors, byte-id and thread-id for A, then for B
 };
 
-// Parse m<number>n<number>k<number>, and the types of D, A, B and C.
+// Return the product of a shape and the types of D, A, B and C.
 MatrixMultiply product_of(const std::string& shape, const std::string* types, const Modifiers& modifiers) {
-    const size_t n = shape.find('n'), k = shape.find('k');
-    return {parse_int(shape.substr(1, n - 1)),
-            parse_int(shape.substr(n + 1, k - n - 1)),
-            parse_int(shape.substr(k + 1)),
+    const auto [m, n, k] = extents_of(shape);
+    return {m,
+            n,
+            k,
             number_type(types[1]),
             number_type(types[2]),
             number_type(types[3]),
@@ -92,72 +85,46 @@ Multiply with_registers(const MatrixMultiply& product) {
             {}};
 }
 
-// Parse the modifiers of `mma.sync`: all shapes and types without `.kind` and sparsity.
-MatrixMultiply mma_form(const Modifiers& modifiers) {
-    const Modifiers marks = without(modifiers, {"xor", "and", "popc"});
-    const size_t first = marks.size() > 5 && marks[5] == "satfinite" ? 6 : 5;
-    if (marks.size() != first + 4 || marks[0] != "sync" || marks[1] != "aligned" || marks[3] != "row" ||
+// Parse the modifiers of `mma.sync` without sparsity (PTX ISA, section "mma", also "Block Scaling"):
+// sync.aligned.SHAPE.row.col[.satfinite][.kind::K[.block_scale[.scale_vec::V]]].d.a.b.c[.and|xor.popc][.scale]
+MatrixMultiply mma_form(const Source& ins) {
+    const bool scaled = ins.has("block_scale"), counts_bits = ins.has("popc");
+    const Modifiers marks =
+        without(ins.modifiers, {"satfinite", "kind", "f8f6f4", "mxf8f6f4", "mxf4", "mxf4nvf4", "block_scale",
+                                "scale_vec", "1X", "2X", "4X", "xor", "and", "popc"});
+    if (marks.size() != (scaled ? 10u : 9u) || marks[0] != "sync" || marks[1] != "aligned" || marks[3] != "row" ||
         marks[4] != "col")
         refuse();
-    const std::string &shape = marks[2], &a = marks[first + 1], &b = marks[first + 2];
-    const std::string refused = "shape " + shape + " with A in ." + a + " and B in ." + b;
-    if (!has_shape(kMmaShapes, a, shape)) refuse(refused);
-    const MatrixMultiply form = product_of(shape, &marks[first], modifiers);
-    if (!sums_in(form.a, form.c) || !sums_in(form.a, form.d)) refuse();
-    if (!may_multiply(form.a, form.b)) refuse(refused);
-    const bool counts_bits = contains(modifiers, "popc");
-    if ((form.a == Type::kB1) != counts_bits || (counts_bits && form.counts_xor == contains(modifiers, "and")))
-        refuse();
-    return form;
-}
-
-// Parse mma on numbers of 4 to 8 bits, with or without block scaling (PTX ISA, section "mma", "Block Scaling"):
-// sync.aligned.m16n8kK.row.col.kind::K[.block_scale[.scale_vec::V]].d.a.b.c[.scale]
-MatrixMultiply scaled_mma_form(const Modifiers& modifiers) {
-    if (modifiers.size() < 11 || modifiers[0] != "sync" || modifiers[1] != "aligned" || modifiers[3] != "row" ||
-        modifiers[4] != "col" || modifiers[5] != "kind")
-        refuse();
-    const std::string& kind = modifiers[6];
-    const bool plain = kind == "f8f6f4", packed = kind == "mxf4" || kind == "mxf4nvf4";
-    if (!(plain || packed || kind == "mxf8f6f4") || modifiers[2] != (packed ? "m16n8k64" : "m16n8k32")) refuse();
-    Modifiers marks(modifiers.begin() + 7, modifiers.end());
-    int factors = 0;
-    Type scale = Type::kUe8m0;
-    if (!plain) {
-        if (marks[0] != "block_scale") refuse("no block scaling");
-        const bool states = marks[1] == "scale_vec";
-        const std::string stated = states ? marks[2] : kind == "mxf8f6f4" ? "1X" : kind == "mxf4" ? "2X" : "";
-        factors = stated == "1X" ? 1 : stated == "2X" ? 2 : stated == "4X" ? 4 : 0;
-        if (!factors || (marks.back() != "ue8m0" && marks.back() != "ue4m3")) refuse("scale factors");
-        scale = number_type(marks.back());
-        marks = Modifiers(marks.begin() + (states ? 3 : 1), marks.end() - 1);
+    const std::string& shape = marks[2];
+    const std::string refused = joined("shape ", shape, " with A in .", marks[6], " and B in .", marks[7]);
+    const bool packed = ins.has("mxf4") || ins.has("mxf4nvf4");
+    if (ins.has("kind") ? shape != (packed ? "m16n8k64" : "m16n8k32") : !has_shape(kMmaShapes, marks[6], shape))
+        refuse(refused);
+    MatrixMultiply form = product_of(shape, &marks[5], ins.modifiers);
+    if (!ins.has("kind")) {
+        if (!sums_in(form.a, form.c) || !sums_in(form.a, form.d)) refuse();
+        if (!may_multiply(form.a, form.b)) refuse(refused);
+        if ((form.a == Type::kB1) != counts_bits || (counts_bits && form.counts_xor == ins.has("and"))) refuse();
+        return form;
     }
-    if (marks.size() != 4) refuse();
-    MatrixMultiply form = product_of(modifiers[2], marks.data(), {});
     form.packed = packed;
-    form.factors = factors;
-    form.scale = scale;
+    if (!scaled && !ins.has("f8f6f4")) refuse("no block scaling");
+    if (scaled) {
+        form.factors = ins.has("1X")         ? 1
+                       : ins.has("2X")       ? 2
+                       : ins.has("4X")       ? 4
+                       : ins.has("mxf8f6f4") ? 1
+                       : ins.has("mxf4")     ? 2
+                                             : 0;
+        form.scale = number_type(marks.back());
+        if (!form.factors || !one_of(form.scale, {Type::kUe8m0, Type::kUe4m3})) refuse("scale factors");
+    }
     const auto is_small = [](Type type) { return is_narrow(type) || type == Type::kE4m3 || type == Type::kE5m2; };
     const auto is_sum = [](Type type) { return one_of(type, {Type::kF16, Type::kF32}); };
-    if (!is_small(form.a) || !is_small(form.b) || !is_sum(form.c) || !is_sum(form.d) ||
-        (!plain && form.d != Type::kF32) || (packed && (form.a != Type::kE2m1 || form.b != Type::kE2m1)))
+    if (scaled == ins.has("f8f6f4") || !is_small(form.a) || !is_small(form.b) || !is_sum(form.c) || !is_sum(form.d) ||
+        (scaled && form.d != Type::kF32) || (packed && (form.a != Type::kE2m1 || form.b != Type::kE2m1)))
         refuse();
     return form;
-}
-
-std::vector<Row> fragment(Decoder& decoder, const Operand& operand, Type type, int registers, bool write) {
-    const uint32_t width = uint32_t(register_bits(type));
-    const std::string register_type = width == 64 ? "b64" : "b32";
-    std::vector<Row> rows;
-    for (const Operand& item : elements(operand)) {
-        const bool is_register = item.kind == OperandKind::kRegister;
-        if (is_register && decoder.plain(item).width != width) rows.clear();
-        else rows.push_back(write ? decoder.write(item, register_type) : decoder.read(item, register_type));
-    }
-    if (int(rows.size()) != registers)
-        refuse("a fragment of ." + std::string(number_name(type)) + " takes " + std::to_string(registers) +
-               " registers of " + std::to_string(width) + " bits");
-    return rows;
 }
 
 // Multiply registers of f64, which are arrays of 32 `uint64_t`.
@@ -217,7 +184,6 @@ void multiply(Batch& batch, const Instruction& ins) {
 }
 
 void emit_multiply(Decoder& decoder, const Source& ins, Multiply form) {
-    if (ins.operands.size() < 4) refuse();
     const MatrixMultiply& product = form.product;
     std::vector<Row> rows;
     const auto add = [&](size_t operand, Type type, int registers) {
@@ -239,10 +205,9 @@ void emit_multiply(Decoder& decoder, const Source& ins, Multiply form) {
 }
 
 const Registration kMma({"mma"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.operands.size() < 4) refuse();
-    const MatrixMultiply form = ins.has("kind") ? scaled_mma_form(ins.modifiers) : mma_form(ins.modifiers);
+    const MatrixMultiply form = mma_form(ins);
     if (ins.operands.size() != (form.factors ? 8u : 4u))
-        refuse(std::to_string(ins.operands.size() - 4) + " operands of scale factors");
+        refuse(joined(int64_t(ins.operands.size()) - 4, " operands of scale factors"));
     emit_multiply(decoder, ins, with_registers(form));
 });
 
@@ -275,56 +240,23 @@ Multiply wmma_multiply_form(const Modifiers& modifiers) {
     return form;
 }
 
-// Adjacent elements in memory that each lane of a warp moves at once.
-struct Piece {
-    std::array<int, kWarp> row;
-    std::array<int, kWarp> column;
-    int first_element;  // index in a lane's fragment
-    int elements;
-};
-
 struct Move {
     bool store;
     char operand;  // a, b, c or d
     Type type;
     bool by_row;  // elements of a row are adjacent in memory
+    int m, n, k;
     int registers;  // registers of the fragment
     int distinct;  // registers with distinct elements
     uint32_t default_stride;  // elements between rows or columns of a contiguous matrix
-    std::vector<Piece> pieces;
 
-    int per_register() const { return register_bits(type) / element_bits(type); }
+    bool is_sum() const { return operand == 'c' || operand == 'd'; }
 };
-
-std::vector<Piece> pieces_of(const Move& form, const MatrixMultiply& product) {
-    const int m = product.m, n = product.n, k = product.k, p = form.per_register();
-    const bool is_sum = form.operand == 'c' || form.operand == 'd', is_b = form.operand == 'b';
-    const int step = is_sum ? 2 : p;
-    const bool together = is_sum ? form.by_row : form.by_row == (form.operand == 'a');
-    const int outer = (is_b ? n : m) / 8, inner = is_sum ? n / 8 : k / (4 * p);
-    std::vector<Piece> pieces;
-    for (int number = 0; number < outer * inner; ++number) {
-        const int i = is_b ? number / inner : number % outer, j = is_b ? number % inner : number / outer;
-        for (int e = 0; e < (together ? 1 : step); ++e) {
-            Piece piece{};
-            piece.first_element = number * step + e;
-            piece.elements = together ? step : 1;
-            for (int lane = 0; lane < int(kWarp); ++lane) {
-                const int g = lane / 4, t = lane % 4;
-                const int across = 8 * i + g, along = is_sum ? 8 * j + 2 * t + e : 4 * p * j + p * t + e;
-                piece.row[lane] = is_b ? along : across;
-                piece.column[lane] = is_b ? across : along;
-            }
-            pieces.push_back(piece);
-        }
-    }
-    return pieces;
-}
 
 Move move_form(const Modifiers& modifiers) {
     Move form{};
     form.store = modifiers[0] == "store";
-    if (modifiers.size() < 5 || modifiers[1].size() != 1 || !contains(modifiers, "sync")) refuse();
+    if (modifiers[1].size() != 1 || !contains(modifiers, "sync")) refuse();
     form.operand = modifiers[1][0];
     form.by_row = contains(modifiers, "row");
     const auto shape = std::find_if(modifiers.begin() + 2, modifiers.end() - 1, [](const std::string& modifier) {
@@ -333,18 +265,18 @@ Move move_form(const Modifiers& modifiers) {
     const std::string operands = form.store ? "d" : "abc", &type = modifiers.back();
     if (operands.find(form.operand) == std::string::npos || form.by_row == contains(modifiers, "col")) refuse();
     form.type = number_type(type);
-    check_wmma_shape(shape == modifiers.end() - 1 ? "" : *shape, type, form.operand == 'c' || form.operand == 'd');
+    check_wmma_shape(shape == modifiers.end() - 1 ? "" : *shape, type, form.is_sum());
     if (one_of(form.type, {Type::kS4, Type::kU4, Type::kB1}) && form.by_row != (form.operand == 'a'))
         refuse("a matrix " + modifiers[1] + " of ." + type + " by " + (form.by_row ? "row" : "col"));
     const std::string types[] = {type, type, type, type};
     const MatrixMultiply product = product_of(*shape, types, {});
+    form.m = product.m, form.n = product.n, form.k = product.k;
     const int height = form.operand == 'b' ? product.k : product.m;
     const int width = form.operand == 'a' ? product.k : product.n;
     form.distinct = registers_of(form.type, height * width);
     const bool repeats = form.type == Type::kF16 && (form.operand == 'a' || form.operand == 'b');
     form.registers = repeats ? kHalfRegisters : form.distinct;
     form.default_stride = uint32_t(form.by_row ? width : height);
-    form.pieces = pieces_of(form, product);
     return form;
 }
 
@@ -353,34 +285,43 @@ Move move_form(const Modifiers& modifiers) {
 void move(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<Move>(ins);
     batch.require_whole_warps(ins);
-    const int bits = element_bits(form.type), p = form.per_register();
+    const int bits = element_bits(form.type), p = register_bits(form.type) / bits;  // elements per register
     const uint32_t register_bytes = uint32_t(register_bits(form.type)) / 8;
     const AccessKind kind = form.store ? AccessKind::kWrite : AccessKind::kRead;
     uint64_t* addresses = batch.row<uint64_t>(ins.c);
     Instruction moved = ins;
     moved.a = ins.c;
     moved.immediate = 0;
-    for (const Piece& piece : form.pieces) {
+    const bool is_b = form.operand == 'b', is_sum = form.is_sum();
+    // Each lane moves `elements` elements at once, if they are adjacent in memory.
+    const int step = is_sum ? 2 : p, outer = (is_b ? form.n : form.m) / 8,
+              inner = is_sum ? form.n / 8 : form.k / (4 * p);
+    const int elements = (is_sum ? form.by_row : form.by_row == (form.operand == 'a')) ? step : 1;
+    for (int first = 0; first < outer * inner * step; first += elements) {
+        const int number = first / step, i = is_b ? number / inner : number % outer;
+        const int j = is_b ? number % inner : number / outer;
         each_lane(batch, ins, [&](uint32_t lane) {
+            const int g = int(lane % kWarp) / 4, thread = int(lane % kWarp) % 4;
+            const int across = 8 * i + g, along = (is_sum ? 8 * j : 4 * p * j) + step * thread + first % step;
             const int64_t stride = ins.b ? batch.row<uint32_t>(ins.b)[lane] : form.default_stride;
-            const int row = piece.row[lane % kWarp], column = piece.column[lane % kWarp];
+            const int64_t row = is_b ? along : across, column = is_b ? across : along;
             const int64_t element = form.by_row ? row * stride + column : column * stride + row;
             addresses[lane] = address_at(batch, ins, lane) + uint64_t(element * bits / 8);
         });
-        const uint32_t bytes = uint32_t(piece.elements * bits / 8);
-        const uint32_t unit = piece.elements == p && p > 1 ? 4 : uint32_t(bits / 8), units = bytes / unit;
+        const uint32_t bytes = uint32_t(elements * bits / 8);
+        const uint32_t unit = elements == p && p > 1 ? 4 : uint32_t(bits / 8), units = bytes / unit;
         const std::vector<Resolved>& all = batch.access(moved, bytes, kind);
         for (const Resolved& at : all) {
-            for (uint32_t i = 0; i < units; ++i) {
-                const int element = piece.first_element + int(i) * piece.elements / int(units);
-                const uint32_t shift = uint32_t(element % p) * uint32_t(bits) / 8;
+            for (uint32_t piece = 0; piece < units; ++piece) {
+                const int moving = first + int(piece) * elements / int(units);
+                const uint32_t shift = uint32_t(moving % p) * uint32_t(bits) / 8;
                 // A load fills all registers that hold the element.
-                const int stop = form.store ? element / p + 1 : form.registers;
-                for (int r = element / p; r < stop; r += form.distinct) {
+                const int stop = form.store ? moving / p + 1 : form.registers;
+                for (int r = moving / p; r < stop; r += form.distinct) {
                     uint8_t* row =
                         batch.row<uint8_t>(ins.list[size_t(r)]) + size_t(at.warp) * kWarp * register_bytes + shift;
                     for (const uint32_t lane : LanesOf(at.mask)) {
-                        uint8_t *value = row + register_bytes * lane, *place = at.places[lane] + unit * i;
+                        uint8_t *value = row + register_bytes * lane, *place = at.places[lane] + unit * piece;
                         std::memcpy(form.store ? place : value, form.store ? value : place, unit);
                     }
                 }
@@ -393,7 +334,6 @@ void move(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kWmma({"wmma"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.size() < 5 || ins.operands.size() < 2) refuse();
     if (ins.modifiers[0] != "load" && ins.modifiers[0] != "store") {
         if (ins.operands.size() != 4) refuse();
         return emit_multiply(decoder, ins, wmma_multiply_form(ins.modifiers));
@@ -415,21 +355,39 @@ const Registration kWmma({"wmma"}, [](Decoder& decoder, const Source& ins) {
 
 }  // namespace
 
-bool sums_in(Type a, Type d) {
-    switch (a) {
-        case Type::kF16:
-        case Type::kE4m3:
-        case Type::kE5m2: return one_of(d, {Type::kF16, Type::kF32});
-        case Type::kBf16:
-        case Type::kTf32: return d == Type::kF32;
-        case Type::kF64: return d == Type::kF64;
-        case Type::kS8:
-        case Type::kU8:
-        case Type::kS4:
-        case Type::kU4:
-        case Type::kB1: return d == Type::kS32;
-        default: return false;
+std::array<int, 3> extents_of(const std::string& shape) {
+    const size_t n = shape.find('n'), k = shape.find('k');
+    if (shape[0] != 'm' || n == std::string::npos || k == std::string::npos || k < n) return {-1, -1, -1};
+    return {parse_int(shape.substr(1, n - 1)), parse_int(shape.substr(n + 1, k - n - 1)),
+            parse_int(shape.substr(k + 1))};
+}
+
+Modifiers without(const Modifiers& modifiers, const std::set<std::string>& names) {
+    Modifiers rest;
+    for (const std::string& modifier : modifiers)
+        if (!names.count(modifier)) rest.push_back(modifier);
+    return rest;
+}
+
+std::vector<Row> fragment(Decoder& decoder, const Operand& operand, Type type, int registers, bool write) {
+    const uint32_t width = uint32_t(register_bits(type));
+    const std::string register_type = width == 64 ? "b64" : "b32";
+    std::vector<Row> rows;
+    for (const Operand& item : elements(operand)) {
+        const bool is_register = item.kind == OperandKind::kRegister;
+        if (is_register && decoder.plain(item).width != width) rows.clear();
+        else rows.push_back(write ? decoder.write(item, register_type) : decoder.read(item, register_type));
     }
+    if (int(rows.size()) != registers)
+        refuse(joined("a fragment of .", number_name(type), " takes ", registers, " registers of ", width, " bits"));
+    return rows;
+}
+
+bool sums_in(Type a, Type d) {
+    if (one_of(a, {Type::kF16, Type::kE4m3, Type::kE5m2})) return one_of(d, {Type::kF16, Type::kF32});
+    if (one_of(a, {Type::kBf16, Type::kTf32})) return d == Type::kF32;
+    if (a == Type::kF64) return d == Type::kF64;
+    return one_of(a, {Type::kS8, Type::kU8, Type::kS4, Type::kU4, Type::kB1}) && d == Type::kS32;
 }
 
 bool may_multiply(Type a, Type b) {

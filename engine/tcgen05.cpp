@@ -16,24 +16,17 @@ using Type = NumberType;
 
 TensorMemory& memory_of(Batch& batch, uint32_t lane) { return batch.work().tensor.memories[batch.lane_block(lane)]; }
 
-struct AllocateForm {
-    Instruction target;  // store of the allocated address
-    Row columns;
-};
-
+// Operands: `a` and `immediate` are the place that receives the address, and `b` is the number of columns.
 void allocate(Batch& batch, const Instruction& ins) {
-    const auto& form = form_of<AllocateForm>(ins);
     batch.require_whole_warps(ins);
     each_warp(batch, ins, [&](uint32_t warp, uint32_t lane, uint32_t) {
-        const uint32_t address = memory_of(batch, lane).allocate(uint32_t(batch.value(form.columns, lane)));
-        Instruction store = form.target;
-        store.guard = {};
-        const std::vector<Resolved> all = batch.access_of(store, 4, AccessKind::kWrite, {{warp, 1}});
+        const uint32_t address = memory_of(batch, lane).allocate(uint32_t(batch.value(ins.b, lane)));
+        const std::vector<Resolved> all = batch.access_of(ins, 4, AccessKind::kWrite, {{warp, 1}});
         for (const Resolved& at : all) {
             std::memcpy(at.places[0], &address, 4);
-            batch.count_access(store, at, 4, AccessKind::kWrite);
+            batch.count_access(ins, at, 4, AccessKind::kWrite);
         }
-        batch.check_races(store, all, 4, true, false);
+        batch.check_races(ins, all, 4, true, false);
     });
 }
 
@@ -65,14 +58,27 @@ void fence(Batch& batch, const Instruction& ins) {
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) { fences.fence(warp, ins.mode); });
 }
 
-// --- ld and st (PTX ISA, section "Data Movement Shape") ---
+// --- ld and st ---
+
+// Shapes of PTX ISA, section "Data Movement Shape": registers of `.x1`, and the cell of a register of a thread.
+struct MoveShape {
+    const char* name;
+    uint32_t registers;
+    Cell (*cell)(uint32_t thread, uint32_t number);
+};
+constexpr MoveShape kMoveShapes[] = {
+    {"32x32b", 1, [](uint32_t t, uint32_t r) { return Cell{t, r}; }},
+    {"16x32bx2", 1, [](uint32_t t, uint32_t r) { return Cell{t % 16, r}; }},
+    {"16x64b", 1, [](uint32_t t, uint32_t r) { return Cell{t / 4 + 8 * (t % 2), t / 2 % 2 + 2 * r}; }},
+    {"16x128b", 2, [](uint32_t t, uint32_t r) { return Cell{t / 4 + 8 * (r % 2), t % 4 + 4 * (r / 2)}; }},
+    {"16x256b", 4,
+     [](uint32_t t, uint32_t r) { return Cell{t / 4 + 8 * (r / 2 % 2), 2 * (t % 4) + r % 2 + 8 * (r / 4)}; }}};
 
 constexpr size_t kMostMoveRegisters = 128;
 
 struct MoveForm {
-    std::string shape;
-    bool store = false;
-    bool packed = false;  // .pack::16b, .unpack::16b
+    const MoveShape* shape;
+    bool store, packed;  // packed: .pack::16b, .unpack::16b
     uint32_t split_columns = 0;
     Instruction address;
     std::vector<Row> registers;
@@ -87,22 +93,16 @@ Cells cells_of(Batch& batch, const MoveForm& form, uint32_t warp) {
             batch.fail("the threads of a warp have different addresses");
     const uint32_t first_lane = uint32_t(address >> 16) & 0xFFFF, first_column = uint32_t(address) & 0xFFFF;
     const uint32_t within = warp % batch.warps_per_block % 4;
-    if (first_lane != 32 * within && (form.shape == "32x32b" || first_lane != 32 * within + 16))
-        batch.fail("lane " + std::to_string(first_lane) + " of tensor memory is out of reach: warp " +
-                   std::to_string(within) + " of a warpgroup can only access lanes from " +
-                   std::to_string(32 * within) + " on");
+    if (first_lane != 32 * within && (form.shape == &kMoveShapes[0] || first_lane != 32 * within + 16))
+        batch.fail(joined("lane ", first_lane, " of tensor memory is out of reach: warp ", within,
+                          " of a warpgroup can only access lanes from ", 32 * within, " on"));
+    const uint32_t columns = form.packed ? 2 : 1;
     Cells cells;
     for (uint32_t t = 0; t < kWarp; ++t)
         for (uint32_t r = 0; r < form.registers.size(); ++r) {
-            uint32_t lane = 0, column = 0, split = 0;
-            if (form.shape == "32x32b") lane = t, column = r;
-            else if (form.shape == "16x32bx2") lane = t % 16, column = r, split = t / 16 * form.split_columns;
-            else if (form.shape == "16x64b") lane = t / 4 + 8 * (t % 2), column = t / 2 % 2 + 2 * r;
-            else if (form.shape == "16x128b") lane = t / 4 + 8 * (r % 2), column = t % 4 + 4 * (r / 2);
-            else lane = t / 4 + 8 * (r / 2 % 2), column = 2 * (t % 4) + r % 2 + 8 * (r / 4);
-            const uint32_t columns = form.packed ? 2 : 1;
+            const auto [lane, column] = form.shape->cell(t, r);
             for (uint32_t i = 0; i < columns; ++i)
-                cells.push_back({first_lane + lane, first_column + column * columns + split + i});
+                cells.push_back({first_lane + lane, first_column + column * columns + t / 16 * form.split_columns + i});
         }
     return cells;
 }
@@ -135,40 +135,31 @@ void move(Batch& batch, const Instruction& ins) {
 // Decode ld.sync.aligned.<shape>.x<N>[.pack::16b].b32, or st.
 void decode_move(Decoder& decoder, const Source& ins) {
     const Modifiers& modifiers = ins.modifiers;
-    if (modifiers.size() < 6 || modifiers[1] != "sync" || modifiers[2] != "aligned" || modifiers.back() != "b32")
-        refuse();
-    MoveForm form;
-    form.store = modifiers[0] == "st";
-    form.shape = modifiers[3];
-    static const std::map<std::string, int> kRegisters = {
-        {"32x32b", 1}, {"16x32bx2", 1}, {"16x64b", 1}, {"16x128b", 2}, {"16x256b", 4}};
-    const auto of_one = kRegisters.find(form.shape);
+    const bool store = modifiers[0] == "st";
+    const bool packed = modifiers.size() == 8 && modifiers[5] == (store ? "unpack" : "pack") && modifiers[6] == "16b";
+    const auto* const shape = std::find_if(std::begin(kMoveShapes), std::end(kMoveShapes),
+                                           [&](const MoveShape& each) { return modifiers[3] == each.name; });
     const int times = modifiers[4].size() > 1 && modifiers[4][0] == 'x' ? parse_int(modifiers[4].substr(1)) : -1;
-    form.packed = modifiers.size() == 8 && modifiers[5] == (form.store ? "unpack" : "pack") && modifiers[6] == "16b";
-    if (of_one == kRegisters.end() || times < 1 || modifiers.size() != (form.packed ? 8u : 6u)) refuse();
-    const size_t registers = size_t(of_one->second * std::min(times, 1024));
-    if (registers > kMostMoveRegisters)
-        refuse(std::to_string(registers) + " registers, at most " + std::to_string(kMostMoveRegisters));
-    Operands operands = ins.operands;
-    const auto take = [&](size_t i) {
-        if (i >= operands.size()) refuse();
-        const Operand operand = operands[i];
-        operands.erase(operands.begin() + int64_t(i));
-        return operand;
-    };
-    form.address = decoder.access(take(form.store ? 0 : 1), Space::kGeneric);
-    if (form.shape == "16x32bx2") {
-        const Operand split = take(form.store ? 0 : operands.size() - 1);
-        if (split.kind != OperandKind::kInteger || split.value < 0 || split.value > 0xFFFF)
-            refuse("a distance of the halves that is no literal");
-        form.split_columns = uint32_t(split.value);
+    if (modifiers[1] != "sync" || modifiers[2] != "aligned" || modifiers.back() != "b32" || times < 1 ||
+        shape == std::end(kMoveShapes) || modifiers.size() != (packed ? 8u : 6u))
+        refuse();
+    const size_t registers = shape->registers * size_t(std::min(times, 1024));
+    if (registers > kMostMoveRegisters) refuse(joined(registers, " registers, at most ", kMostMoveRegisters));
+    // A store has the address, the distance of the halves if any, and the registers. A load has the registers first.
+    const Operands& operands = ins.operands;
+    const bool splits = std::string(shape->name) == "16x32bx2";
+    MoveForm form{shape, store, packed};
+    form.address = decoder.access(operands[store ? 0 : 1], Space::kGeneric);
+    if (splits) {
+        const int64_t split = literal(operands[store ? 1 : 2], "a distance of the halves that is no literal");
+        if (split < 0 || split > 0xFFFF) refuse("a distance of the halves that is no literal");
+        form.split_columns = uint32_t(split);
     }
-    if (operands.size() != 1) refuse();
-    const Operands items = elements(operands[0]);
-    if (items.size() != registers)
-        refuse(std::to_string(items.size()) + " registers where " + std::to_string(registers) + " are expected");
+    if (operands.size() != 2u + splits) refuse();
+    const Operands items = elements(operands[store ? 1u + splits : 0]);
+    if (items.size() != registers) refuse(joined(items.size(), " registers where ", registers, " are expected"));
     for (const Operand& item : items)
-        form.registers.push_back(form.store ? decoder.read(item, "b32") : decoder.write(item, "b32"));
+        form.registers.push_back(store ? decoder.read(item, "b32") : decoder.write(item, "b32"));
     emit_form(decoder, move, std::move(form));
 }
 
@@ -176,82 +167,90 @@ void decode_move(Decoder& decoder, const Source& ins) {
 
 void require_pair(Batch& batch) {
     if (batch.cluster_blocks() % 2)
-        batch.fail("a pair of thread blocks in a cluster of " + std::to_string(batch.cluster_blocks()));
+        batch.fail(joined("a pair of thread blocks in a cluster of ", batch.cluster_blocks()));
 }
 
+// Kind of `tcgen05.mma`: types by their codes in the instruction descriptor (PTX ISA, section "Instruction
+// descriptor").
+constexpr Type kNone{};
+struct Kind {
+    const char* name;
+    bool packed;  // two 4-bit numbers per byte
+    uint32_t vector;  // numbers along K per scale factor; 0 for no scaling
+    Type operands[8], results[4];
+};
+constexpr Kind kKinds[] = {
+    {"f16", false, 0, {Type::kF16, Type::kBf16}, {Type::kF16, Type::kF32}},
+    {"tf32", false, 0, {kNone, kNone, Type::kTf32}, {kNone, Type::kF32}},
+    {"i8", false, 0, {Type::kU8, Type::kS8}, {kNone, kNone, Type::kS32}},
+    {"f8f6f4",
+     false,
+     0,
+     {Type::kE4m3, Type::kE5m2, kNone, Type::kE2m3, Type::kE3m2, Type::kE2m1},
+     {Type::kF16, Type::kF32}},
+    {"mxf8f6f4",
+     false,
+     32,
+     {Type::kE4m3, Type::kE5m2, kNone, Type::kE2m3, Type::kE3m2, Type::kE2m1},
+     {Type::kF32, Type::kF32, Type::kF32, Type::kF32}},
+    {"mxf4", true, 32, {kNone, Type::kE2m1}, {Type::kF32, Type::kF32, Type::kF32, Type::kF32}},
+    {"mxf4nvf4", true, 16, {kNone, Type::kE2m1}, {Type::kF32, Type::kF32, Type::kF32, Type::kF32}}};
+
 struct MultiplyForm {
-    std::string kind;
-    int ctas = 1;  // thread blocks that multiply together
-    uint32_t vector = 0;  // numbers along K per scale factor; 0 for no scaling
+    Kind kind;
+    int ctas;  // thread blocks that multiply together
     Instruction d, a_address, scale_a, scale_b;
     Row a, b, descriptor;  // matrix descriptors (without `a`, A is in tensor memory), and the instruction descriptor
     std::vector<Row> disabled;  // masks of lanes of D that keep their values: 4 words per block
     Row enable;
     bool enable_inverted = false, enabled = true;
     int shift = 0;  // D is first divided by 2^shift
-
-    bool packed() const { return kind == "mxf4" || kind == "mxf4nvf4"; }
 };
 
-// Instruction descriptor of `tcgen05.mma` (PTX ISA, section "Instruction descriptor").
 struct InstructionDescriptor {
     uint32_t m, n;
     Type a, b, d;
     bool a_mn_major, b_mn_major;
     int sign;
     bool saturates;
-    Type scale = Type::kUe8m0;  // type of scale factors, for block-scaled kinds
-    uint32_t first_scale_a = 0, first_scale_b = 0;
+    Type scale;  // type of scale factors, for block-scaled kinds
+    uint32_t first_scale_a, first_scale_b;
 };
 
 InstructionDescriptor instruction_descriptor(Batch& batch, uint32_t bits, const MultiplyForm& form) {
     const auto field = [bits](int low, int count) { return bits >> low & ((1u << count) - 1); };
     const auto error = [&](const std::string& what) {
-        batch.fail("instruction descriptor " + hex(bits, 8) + " of .kind::" + form.kind + " " + what);
+        batch.fail(joined("instruction descriptor ", hex(bits, 8), " of .kind::", form.kind.name, " ", what));
     };
-    const bool scaled = form.vector != 0;
+    const bool scaled = form.kind.vector != 0;
     const bool reserved = scaled ? field(3, 1) || field(6, 1) : field(6, 1) || field(23, 1) || field(29, 1);
     if (reserved) error("has a reserved bit");
     if (field(0, 3)) error("asks for a sparse matrix A, which the emulator does not support");
     if (field(31, 1) || (!scaled && field(30, 1)))
         error("asks for more along K, or for a shift, which the emulator does not support");
-    constexpr Type kNone = Type::kU64;
-    const auto operand = [&](uint32_t code) {
-        if (form.kind == "f16") return code == 0 ? Type::kF16 : code == 1 ? Type::kBf16 : kNone;
-        if (form.kind == "tf32") return code == 2 ? Type::kTf32 : kNone;
-        if (form.kind == "i8") return code == 0 ? Type::kU8 : code == 1 ? Type::kS8 : kNone;
-        if (form.packed()) return code == 1 ? Type::kE2m1 : kNone;
-        constexpr Type kTypes[] = {Type::kE4m3, Type::kE5m2, kNone, Type::kE2m3,
-                                   Type::kE3m2, Type::kE2m1, kNone, kNone};
-        return kTypes[code];
-    };
-    const auto result = [&](uint32_t code) {
-        if (scaled) return Type::kF32;
-        if (form.kind == "i8") return code == 2 ? Type::kS32 : kNone;
-        if (form.kind == "tf32") return code == 1 ? Type::kF32 : kNone;
-        return code == 0 ? Type::kF16 : code == 1 ? Type::kF32 : kNone;
-    };
     InstructionDescriptor says{};
-    says.a = operand(field(7, 3)), says.b = operand(field(10, 3)), says.d = result(field(4, 2));
+    says.a = form.kind.operands[field(7, 3)];
+    says.b = form.kind.operands[field(10, 3)];
+    says.d = form.kind.results[field(4, 2)];
     if (says.a == kNone || says.b == kNone || says.d == kNone)
-        error("has the types A = " + std::to_string(field(7, 3)) + ", B = " + std::to_string(field(10, 3)) +
-              " and D = " + std::to_string(field(4, 2)) + ", of which at least one does not exist");
-    says.m = field(24, 5) << 4, says.n = field(17, 6) << 3;
+        error(joined("has the types A = ", field(7, 3), ", B = ", field(10, 3), " and D = ", field(4, 2),
+                     ", of which at least one does not exist"));
+    says.m = field(24, 5) << 4;
+    says.n = field(17, 6) << 3;
     const uint32_t ctas = uint32_t(form.ctas);
     const uint32_t step = says.m == 64 * ctas ? (ctas == 1 ? 8 : 16) : says.m == 128 * ctas ? 16 : 0;
     if (!step || says.n % step || says.n < step || says.n > 256 || (scaled && says.m == 64))
-        error("has M = " + std::to_string(says.m) + " and N = " + std::to_string(says.n) +
-              ", a shape that does not exist");
+        error(joined("has M = ", says.m, " and N = ", says.n, ", a shape that does not exist"));
     const bool mixed = says.d == Type::kF16 && (says.a == Type::kBf16 || says.b == Type::kBf16);
-    if (mixed || (form.kind != "i8" && field(3, 1) && !scaled))
+    if (mixed || (says.d != Type::kS32 && field(3, 1)))
         error("has a type of D or a saturation that its types of A and B do not have");
-    says.a_mn_major = field(15, 1), says.b_mn_major = field(16, 1);
+    says.a_mn_major = field(15, 1);
+    says.b_mn_major = field(16, 1);
     says.sign = field(13, 1) ^ field(14, 1) ? -1 : 1;
     says.saturates = field(3, 1);
-    if (scaled) {
-        says.scale = field(23, 1) ? Type::kUe8m0 : Type::kUe4m3;
-        says.first_scale_a = field(29, 2), says.first_scale_b = field(4, 2);
-    }
+    says.scale = field(23, 1) ? Type::kUe8m0 : Type::kUe4m3;
+    says.first_scale_a = field(29, 2);
+    says.first_scale_b = field(4, 2);
     return says;
 }
 
@@ -276,7 +275,7 @@ void decode_row(const MultiplyForm& form, Type type, const uint8_t* bytes, doubl
         return;
     }
     const float* values = small_float_values(type);
-    if (form.packed()) {
+    if (form.kind.packed) {
         for (uint32_t i = 0; i < 2 * kTileRowBytes; ++i) numbers[i] = values[bytes[i / 2] >> 4 * (i % 2) & 15];
         return;
     }
@@ -290,7 +289,7 @@ void decode_row(const MultiplyForm& form, Type type, const uint8_t* bytes, doubl
     }
 }
 
-// One `tcgen05.mma` of one thread: collects the inputs, checks them, then multiplies.
+// One `tcgen05.mma` of one thread. It reads its inputs, which operations in flight must not hinder, then multiplies.
 class Multiplication {
   public:
     Multiplication(Batch& batch, const MultiplyForm& form, uint32_t lane)
@@ -298,7 +297,7 @@ class Multiplication {
           form_(form),
           lane_(lane),
           says_(instruction_descriptor(batch, uint32_t(batch.value(form.descriptor, lane)), form)),
-          depth_(kTileRowBytes / stored_bytes(says_.a) * (form.packed() ? 2 : 1)),
+          depth_(kTileRowBytes / stored_bytes(says_.a) * (form.kind.packed ? 2 : 1)),
           adds_d_(form.enable ? bool(batch.value(form.enable, lane)) != form.enable_inverted : form.enabled),
           a_(size_t(says_.m) * depth_),
           b_(size_t(says_.n) * depth_) {
@@ -313,18 +312,13 @@ class Multiplication {
         for (const uint32_t block : blocks_) operation_.written.push_back({block, cells_of_d()});
         for (uint32_t i = 0; i < count; ++i)
             if (form_.a) read_shared(i, form_.a, rows_, says_.a, says_.a_mn_major, a_);
-            else note_tensor_a(i);
+            else read_tensor_a(i);
         for (uint32_t i = 0; i < count; ++i) read_shared(i, form_.b, says_.n / count, says_.b, says_.b_mn_major, b_);
-        if (form_.vector) {
-            note_scales(says_.first_scale_a, form_.scale_a, says_.m, count);
-            note_scales(says_.first_scale_b, form_.scale_b, says_.n, 1);
-        }
-        batch_.work().tensor.issue(batch_, lane_, operation_);
-        for (uint32_t i = 0; i < count && !form_.a; ++i) decode_tensor_a(i);
-        if (form_.vector) {
+        if (form_.kind.vector) {
             scale(a_, says_.first_scale_a, form_.scale_a, says_.m, count);
             scale(b_, says_.first_scale_b, form_.scale_b, says_.n, 1);
         }
+        batch_.work().tensor.issue(batch_, lane_, operation_);
         multiply();
         count_events();
     }
@@ -344,58 +338,53 @@ class Multiplication {
         return cells;
     }
 
-    void note_tensor_a(size_t i) {
-        if (is_narrow(says_.a) && !form_.packed())
-            batch_.fail(std::string(number_name(says_.a)) + " numbers in tensor memory are not supported");
-        Cells cells;
-        for (uint32_t row = 0; row < rows_; ++row)
-            for (uint32_t j = 0; j < kTileRowBytes / 4; ++j)
-                cells.push_back(
-                    cell_at(address(form_.a_address), blocks_.size() == 2 ? row : lane_of_row(row, rows_), j));
+    // Begin to read cells, and return their values.
+    std::vector<uint32_t> read_cells(size_t i, Cells cells) {
+        batch_.work().tensor.begin_read(batch_, lane_, blocks_[i], cells);
+        std::vector<uint32_t> words;
+        for (const Cell cell : cells) words.push_back(memory(i).value(cell));
         operation_.read.push_back({blocks_[i], std::move(cells)});
+        return words;
     }
 
-    void decode_tensor_a(size_t i) {
-        for (uint32_t row = 0; row < rows_; ++row) {
-            uint32_t words[kTileRowBytes / 4];
-            for (uint32_t j = 0; j < kTileRowBytes / 4; ++j)
-                words[j] = memory(i).value(operation_.read[i].cells[row * (kTileRowBytes / 4) + j]);
-            decode_row(form_, says_.a, reinterpret_cast<const uint8_t*>(words), &a_[(i * rows_ + row) * depth_]);
-        }
+    void read_tensor_a(size_t i) {
+        if (is_narrow(says_.a) && !form_.kind.packed)
+            batch_.fail(joined(number_name(says_.a), " numbers in tensor memory are not supported"));
+        constexpr uint32_t kWords = kTileRowBytes / 4;
+        Cells cells;
+        for (uint32_t row = 0; row < rows_; ++row)
+            for (uint32_t j = 0; j < kWords; ++j)
+                cells.push_back(
+                    cell_at(address(form_.a_address), blocks_.size() == 2 ? row : lane_of_row(row, rows_), j));
+        const std::vector<uint32_t> words = read_cells(i, std::move(cells));
+        for (uint32_t row = 0; row < rows_; ++row)
+            decode_row(form_, says_.a, reinterpret_cast<const uint8_t*>(&words[row * kWords]),
+                       &a_[(i * rows_ + row) * depth_]);
     }
 
     void read_shared(size_t i, const Row& descriptor, uint32_t extent, Type type, bool mn_major,
                      std::vector<double>& numbers) {
         const uint32_t size = stored_bytes(type);
-        if (mn_major && is_narrow(type)) batch_.fail(std::string(number_name(type)) + " numbers must be K-major");
+        if (mn_major && is_narrow(type)) batch_.fail(joined(number_name(type), " numbers must be K-major"));
         const auto tile = read_tile(batch_, blocks_[i], true, batch_.value(descriptor, lane_),
                                     {extent, kTileRowBytes / size, size, mn_major}, &operation_.places);
         for (uint32_t row = 0; row < extent; ++row)
             decode_row(form_, type, &tile[row * kTileRowBytes], &numbers[(i * extent + row) * depth_]);
     }
 
-    void note_scales(uint32_t first, const Instruction& access, uint32_t extent, uint32_t count) {
-        const uint32_t factors = depth_ / form_.vector;
-        if (first + factors > 4)
-            batch_.fail(std::to_string(factors) + " scale factors from byte " + std::to_string(first) +
-                        " of a column on");
+    // Multiply rows of A or B by their scale factors, which `count` thread blocks hold.
+    void scale(std::vector<double>& numbers, uint32_t first, const Instruction& access, uint32_t extent,
+               uint32_t count) {
+        const uint32_t factors = depth_ / form_.kind.vector, rows = extent / count;
+        if (first + factors > 4) batch_.fail(joined(factors, " scale factors from byte ", first, " of a column on"));
         for (uint32_t i = 0; i < count; ++i) {
             Cells cells;
-            for (uint32_t row = 0; row < extent / count; ++row)
-                cells.push_back(cell_at(address(access), row % 32, row / 32));
-            operation_.read.push_back({blocks_[i], std::move(cells)});
-        }
-    }
-
-    void scale(std::vector<double>& numbers, uint32_t first, const Instruction& access, uint32_t extent,
-               uint32_t count) const {
-        const uint32_t per_block = extent / count;
-        for (uint32_t row = 0; row < extent; ++row) {
-            const uint32_t of_block = row % per_block;
-            const Cell cell = cell_at(address(access), of_block % 32, of_block / 32);
-            const uint32_t word = memory(row / per_block).value(cell);
-            for (uint32_t k = 0; k < depth_; ++k)
-                numbers[row * depth_ + k] *= to_double(says_.scale, word >> 8 * (first + k / form_.vector) & 0xFF);
+            for (uint32_t row = 0; row < rows; ++row) cells.push_back(cell_at(address(access), row % 32, row / 32));
+            const std::vector<uint32_t> words = read_cells(i, std::move(cells));
+            for (uint32_t row = 0; row < rows; ++row)
+                for (uint32_t k = 0; k < depth_; ++k)
+                    numbers[(i * rows + row) * depth_ + k] *=
+                        to_double(says_.scale, words[row] >> 8 * (first + k / form_.kind.vector) & 0xFF);
         }
     }
 
@@ -451,60 +440,61 @@ void multiply(Batch& batch, const Instruction& ins) {
 void decode_multiply(Decoder& decoder, const Source& ins) {
     for (const char* name : {"sp", "ws", "ashift"})
         if (ins.has(name)) refuse(std::string(".") + name);
-    if (ins.modifiers.size() < 5 || ins.modifiers[1] != "cta_group" || ins.modifiers[3] != "kind") refuse();
-    MultiplyForm form;
-    form.kind = ins.modifiers[4];
-    form.ctas = parse_int(ins.modifiers[2]);
-    const bool scaled = form.kind == "mxf8f6f4" || form.packed();
-    const bool known =
-        scaled || form.kind == "f16" || form.kind == "tf32" || form.kind == "f8f6f4" || form.kind == "i8";
-    if (!known || (form.ctas != 1 && form.ctas != 2)) refuse();
+    const auto* const kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                          [&](const Kind& each) { return ins.modifiers[4] == each.name; });
+    const int ctas = parse_int(ins.modifiers[2]);
+    if (ins.modifiers[1] != "cta_group" || ins.modifiers[3] != "kind" || kind == std::end(kKinds) ||
+        (ctas != 1 && ctas != 2))
+        refuse();
+    MultiplyForm form{*kind, ctas};
+    const bool scaled = kind->vector != 0;
     if (ins.has("block_scale") != scaled) refuse("block scaling");
-    if (scaled) form.vector = form.kind == "mxf4nvf4" ? 16 : 32;
-    for (size_t i = 5; scaled && i < ins.modifiers.size(); ++i) {
-        const std::string& mark = ins.modifiers[i];
-        if (mark == "1X" || mark == "2X" || mark == "block32") form.vector = 32;
-        if (mark == "4X" || mark == "block16") form.vector = 16;
-    }
-    if (ins.operands.size() < 5) refuse();
-    form.d = decoder.access(ins.operands[0], Space::kGeneric);
-    const Operand& a = ins.operands[1];
-    if (a.kind == OperandKind::kAddress) form.a_address = decoder.access(a, Space::kGeneric);
-    else form.a = decoder.value(a, "b64");
-    form.b = decoder.value(ins.operands[2], "b64");
-    form.descriptor = decoder.value(ins.operands[3], "u32");
+    if (scaled && (ins.has("1X") || ins.has("2X") || ins.has("block32"))) form.kind.vector = 32;
+    if (scaled && (ins.has("4X") || ins.has("block16"))) form.kind.vector = 16;
+    const Operands& operands = ins.operands;
+    form.d = decoder.access(operands[0], Space::kGeneric);
+    if (operands[1].kind == OperandKind::kAddress) form.a_address = decoder.access(operands[1], Space::kGeneric);
+    else form.a = decoder.value(operands[1], "b64");
+    form.b = decoder.value(operands[2], "b64");
+    form.descriptor = decoder.value(operands[3], "u32");
     size_t next = 4;
-    const auto take = [&]() -> const Operand& {
-        if (next >= ins.operands.size()) refuse();
-        return ins.operands[next++];
-    };
-    if (form.vector) {
-        form.scale_a = decoder.access(take(), Space::kGeneric);
-        form.scale_b = decoder.access(take(), Space::kGeneric);
+    if (scaled) {
+        form.scale_a = decoder.access(operands[next++], Space::kGeneric);
+        form.scale_b = decoder.access(operands[next++], Space::kGeneric);
     }
-    if (next < ins.operands.size() && ins.operands[next].kind == OperandKind::kVector) {
-        for (const Operand& item : take().items) form.disabled.push_back(decoder.value(item, "u32"));
-        if (form.disabled.size() != 4u * unsigned(form.ctas))
-            refuse(std::to_string(form.disabled.size()) + " masks of lanes");
+    if (operands[next].kind == OperandKind::kVector) {
+        for (const Operand& item : operands[next++].items) form.disabled.push_back(decoder.value(item, "u32"));
+        if (form.disabled.size() != 4u * unsigned(ctas)) refuse(joined(form.disabled.size(), " masks of lanes"));
     }
-    const Operand& enable = take();
+    const Operand& enable = operands[next++];
     if (enable.kind == OperandKind::kInteger) form.enabled = enable.value != 0;
     else std::tie(form.enable, form.enable_inverted) = decoder.flag(enable);
-    if (next < ins.operands.size()) {
-        const Operand& shift = take();
-        if (shift.kind != OperandKind::kInteger || shift.value < -1000 || shift.value > 1000) refuse();
-        form.shift = int(shift.value);
+    if (next < operands.size()) {
+        const int64_t shift = literal(operands[next++]);
+        if (shift < -1000 || shift > 1000) refuse();
+        form.shift = int(shift);
     }
-    if (next != ins.operands.size()) refuse();
+    if (next != operands.size()) refuse();
     emit_form(decoder, multiply, std::move(form));
 }
 
 // --- cp: copy rows of a matrix in shared memory to lanes of tensor memory ---
 
-struct CopyForm {
+struct CopyShape {
+    const char *shape, *multicast;
     uint32_t rows, row_bytes;
-    std::vector<uint32_t> first_lanes;  // for each copy of the rows
-    bool skips_quarter;  // rows 32 to 63 go to lanes from 64
+    uint32_t first_lanes[4], copies;  // first lane of each copy of the rows
+    uint32_t group, distance;         // rows in adjacent lanes, and lanes from one such group to the next
+};
+constexpr CopyShape kCopyShapes[] = {{"128x256b", "", 128, 32, {0}, 1, 32, 32},
+                                     {"4x256b", "", 4, 32, {0}, 1, 1, 32},
+                                     {"128x128b", "", 128, 16, {0}, 1, 32, 32},
+                                     {"64x128b", ".warpx2.02_13", 64, 16, {0, 64}, 2, 32, 32},
+                                     {"64x128b", ".warpx2.01_23", 64, 16, {0, 32}, 2, 32, 64},
+                                     {"32x128b", ".warpx4", 32, 16, {0, 32, 64, 96}, 4, 32, 32}};
+
+struct CopyForm {
+    CopyShape shape;
     int ctas;
     Instruction address;
     Row descriptor;
@@ -512,28 +502,28 @@ struct CopyForm {
 
 void copy(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<CopyForm>(ins);
+    const CopyShape& shape = form.shape;
     each_lane(batch, ins, [&](uint32_t lane) {
         if (form.ctas == 2) require_pair(batch);
-        const uint32_t address = uint32_t(address_at(batch, form.address, lane)), words = form.row_bytes / 4;
+        const uint32_t address = uint32_t(address_at(batch, form.address, lane)), words = shape.row_bytes / 4;
         for (int i = 0; i < form.ctas; ++i) {
             const uint32_t block = batch.lane_block(lane) ^ uint32_t(i);
             TensorOperation operation;
             const auto tile = read_tile(batch, block, true, batch.value(form.descriptor, lane),
-                                        {form.rows, form.row_bytes, 1}, &operation.places);
+                                        {shape.rows, shape.row_bytes, 1}, &operation.places);
             Cells cells;
-            for (const uint32_t first : form.first_lanes)
-                for (uint32_t row = 0; row < form.rows; ++row)
+            for (uint32_t copy = 0; copy < shape.copies; ++copy)
+                for (uint32_t row = 0; row < shape.rows; ++row)
                     for (uint32_t j = 0; j < words; ++j) {
-                        const uint32_t step = form.rows == 4 ? 32 : 1;
-                        const uint32_t to = form.skips_quarter ? row % 32 + row / 32 * 64 : row * step;
-                        cells.push_back(cell_at(address, first + to, j));
+                        const uint32_t to = row % shape.group + row / shape.group * shape.distance;
+                        cells.push_back(cell_at(address, shape.first_lanes[copy] + to, j));
                         cells.back().column = std::min(cells.back().column, kTensorColumns);
                     }
             operation.written.push_back({block, cells});
             batch.work().tensor.issue(batch, lane, operation);
             for (size_t cell = 0; cell < cells.size(); ++cell) {
                 uint32_t word;
-                std::memcpy(&word, &tile[cell % (form.rows * words) * 4], 4);
+                std::memcpy(&word, &tile[cell % (shape.rows * words) * 4], 4);
                 batch.work().tensor.memories[block].put(cells[cell], word);
             }
             batch.count("tcgen05.shared_bytes", tile.size());
@@ -544,28 +534,17 @@ void copy(Batch& batch, const Instruction& ins) {
 
 // Decode cp.cta_group::<n>.<shape>[.<multicast>]; Triton writes the multicast before the shape.
 void decode_copy(Decoder& decoder, const Source& ins) {
-    const Modifiers& modifiers = ins.modifiers;
-    if (modifiers.size() < 4 || modifiers[1] != "cta_group") refuse();
-    std::string shape, multicast;
-    for (size_t i = 3; i < modifiers.size(); ++i) {
-        const std::string& mark = modifiers[i];
-        const bool is_shape =
-            mark == "128x256b" || mark == "4x256b" || mark == "128x128b" || mark == "64x128b" || mark == "32x128b";
-        if (is_shape && shape.empty()) shape = mark;
-        else multicast += "." + mark;
-    }
-    CopyForm form{};
-    form.rows = uint32_t(parse_int(shape.substr(0, shape.find('x'))));
-    form.row_bytes = shape.find("256b") != std::string::npos ? 32 : 16;
-    form.first_lanes = {0};
-    form.ctas = modifiers[2] == "1" ? 1 : 2;
-    if (shape == "64x128b" && multicast == ".warpx2.02_13") form.first_lanes = {0, 64};
-    else if (shape == "64x128b" && multicast == ".warpx2.01_23") form.first_lanes = {0, 32}, form.skips_quarter = true;
-    else if (shape == "32x128b" && multicast == ".warpx4") form.first_lanes = {0, 32, 64, 96};
-    else if (shape.empty() || !multicast.empty() || shape == "64x128b" || shape == "32x128b") refuse();
-    form.address = decoder.access(ins.operands[0], Space::kGeneric);
-    form.descriptor = decoder.value(ins.operands[1], "b64");
-    emit_form(decoder, copy, std::move(form));
+    if (ins.modifiers[1] != "cta_group") refuse();
+    const auto* const shape = std::find_if(std::begin(kCopyShapes), std::end(kCopyShapes), [&](const CopyShape& each) {
+        std::string multicast;
+        for (size_t i = 3; i < ins.modifiers.size(); ++i)
+            if (ins.modifiers[i] != each.shape) multicast += "." + ins.modifiers[i];
+        return ins.has(each.shape) && multicast == each.multicast;
+    });
+    if (shape == std::end(kCopyShapes)) refuse();
+    emit_form(decoder, copy,
+              CopyForm{*shape, ins.modifiers[2] == "1" ? 1 : 2, decoder.access(ins.operands[0], Space::kGeneric),
+                       decoder.value(ins.operands[1], "b64")});
 }
 
 // --- commit ---
@@ -590,22 +569,16 @@ void commit(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kTcgen05({"tcgen05"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.empty()) refuse();
     const std::string &kind = ins.modifiers[0], part = ins.modifiers.size() > 1 ? ins.modifiers[1] : "";
-    const auto operands = [&](size_t count) {
-        if (ins.operands.size() < count) refuse();
-    };
     const Space space = ins.has("shared") ? Space::kShared : Space::kGeneric;
     if (kind == "ld" || kind == "st") {
         decode_move(decoder, ins);
     } else if (kind == "mma") {
         decode_multiply(decoder, ins);
     } else if (kind == "alloc") {
-        operands(2);
-        emit_form(decoder, allocate,
-                  AllocateForm{decoder.access(ins.operands[0], space), decoder.value(ins.operands[1], "u32")});
+        const Row columns = decoder.value(ins.operands[1], "u32");
+        decoder.emit_access(allocate, ins.operands[0], space, {}).b = columns;
     } else if (kind == "dealloc") {
-        operands(2);
         const Row a = decoder.value(ins.operands[0], "u32"), b = decoder.value(ins.operands[1], "u32");
         decoder.emit(release, {}, a, b);
     } else if (kind == "relinquish_alloc_permit") {
@@ -615,10 +588,8 @@ const Registration kTcgen05({"tcgen05"}, [](Decoder& decoder, const Source& ins)
     } else if (kind == "fence" && (part == "before_thread_sync" || part == "after_thread_sync")) {
         decoder.emit(fence).mode = part == "before_thread_sync";
     } else if (kind == "cp") {
-        operands(2);
         decode_copy(decoder, ins);
     } else if (kind == "commit") {
-        operands(ins.has("multicast") ? 2 : 1);
         CommitForm form{decoder.access(ins.operands[0], space), {}};
         if (ins.has("multicast")) form.mask = decoder.value(ins.operands[1], "u16");
         emit_form(decoder, commit, std::move(form));

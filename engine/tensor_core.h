@@ -1,12 +1,22 @@
 // Shared code of the instructions on tensor cores: mma, wmma, wgmma and tcgen05.
 #pragma once
 
+#include <array>
+#include <set>
 #include <vector>
 
 #include "batch.h"
+#include "decoder.h"
 #include "tile_multiply.h"
 
 namespace kernrec {
+
+// Parse m<number>n<number>k<number>. The numbers of another text are -1.
+std::array<int, 3> extents_of(const std::string& shape);
+Modifiers without(const Modifiers& modifiers, const std::set<std::string>& names);
+
+// Return the registers of a fragment.
+std::vector<Row> fragment(Decoder& decoder, const Operand& operand, NumberType type, int registers, bool write);
 
 // Return whether products of type `a` can be summed in type `d`.
 bool sums_in(NumberType a, NumberType d);

@@ -23,8 +23,7 @@ const char* const kWhyNot[] = {
 
 uint32_t TensorMemory::allocate(uint32_t columns) {
     if (columns < kFewestColumns || columns > kTensorColumns || (columns & (columns - 1)))
-        batch_->fail(std::to_string(columns) + " columns, where a power of two from " + std::to_string(kFewestColumns) +
-                     " to 512 is expected");
+        batch_->fail(joined(columns, " columns, where a power of two from ", kFewestColumns, " to 512 is expected"));
     if (closed_) batch_->fail("the block gave up allocating (tcgen05.relinquish_alloc_permit)");
     if (cells_.empty()) {
         cells_.assign(kTensorLanes * kTensorColumns, kUninitialized);
@@ -40,16 +39,16 @@ uint32_t TensorMemory::allocate(uint32_t columns) {
         allocations_.push_back({first, columns, batch_->source});
         return first;
     }
-    batch_->fail("deadlock: " + std::to_string(columns) + " more columns of tensor memory are requested, but " +
-                 std::to_string(taken) + " of 512 are taken");
+    batch_->fail(joined("deadlock: ", columns, " more columns of tensor memory are requested, but ", taken,
+                        " of 512 are taken"));
 }
 
 void TensorMemory::release(uint32_t address, uint32_t columns) {
     const auto owned = std::find_if(allocations_.begin(), allocations_.end(),
                                     [&](const Allocation& allocation) { return allocation.first == address; });
     if (owned == allocations_.end() || owned->columns != columns) {
-        const std::string had = owned == allocations_.end() ? "none" : std::to_string(owned->columns) + " columns";
-        batch_->fail(std::to_string(columns) + " columns at " + hex(address, 8) + ", where " + had + " were allocated");
+        const std::string had = owned == allocations_.end() ? "none" : joined(owned->columns, " columns");
+        batch_->fail(joined(columns, " columns at ", hex(address, 8), ", where ", had, " were allocated"));
     }
     Cells cells;
     for (uint32_t lane = 0; lane < kTensorLanes; ++lane)
@@ -62,8 +61,8 @@ void TensorMemory::check_released() const {
     if (allocations_.empty()) return;
     const Allocation& left = allocations_.front();
     throw Fault(FaultKind::kEmulation, left.source,
-                std::to_string(left.columns) + " columns of tensor memory from " + std::to_string(left.first) +
-                    " on were not released when the kernel ended");
+                joined(left.columns, " columns of tensor memory from ", left.first,
+                       " on were not released when the kernel ended"));
 }
 
 void TensorMemory::check(const Cells& cells, const std::vector<TensorUse>& hindrances) const {
@@ -75,13 +74,11 @@ void TensorMemory::check(const Cells& cells, const std::vector<TensorUse>& hindr
         last = std::max(last, cell.column);
     }
     if (highest_lane >= kTensorLanes)
-        batch_->fail("lane " + std::to_string(highest_lane) + " of tensor memory, which has " +
-                     std::to_string(kTensorLanes));
+        batch_->fail(joined("lane ", highest_lane, " of tensor memory, which has ", kTensorLanes));
     std::array<bool, kTensorColumns + 1> taken{};
     for (const Allocation& allocation : allocations_)
         std::fill_n(taken.begin() + allocation.first, allocation.columns, true);
-    const std::string columns =
-        "columns " + std::to_string(first) + " to " + std::to_string(last) + " of tensor memory";
+    const std::string columns = joined("columns ", first, " to ", last, " of tensor memory");
     for (const Cell cell : cells)
         if (!taken[std::min(cell.column, kTensorColumns)]) batch_->fail(columns + " are not all allocated");
     for (const TensorUse use : hindrances)
@@ -111,63 +108,45 @@ void TensorMemory::finish(TensorUse use, const Cells& cells) {
 
 // --- Fences ---
 
-void TensorFences::start_batch(Batch& batch) {
-    const bool watch = batch.races() && batch.program.has_tensor_fences;
-    const size_t of_cluster = size_t(batch.warps_per_block) * batch.cluster_blocks();
-    used_.assign(watch ? 3 * batch.launch.blocks_per_batch * of_cluster * 4 * kTensorColumns : 0, 0);
+void TensorFences::start_batch(const Batch& batch) {
+    blocks_ = batch.launch.blocks_per_batch;
+    cluster_warps_ = batch.warps_per_block * batch.cluster_blocks();
+    const bool watch = batch.launch.check_races && batch.program.has_tensor_fences;
+    used_.assign(watch ? size_t(3) * blocks_ * cluster_warps_ * kParts : 0, 0);
     before_.assign(batch.warp_count, 0);
     after_.assign(batch.warp_count, 0);
     now_ = 0;
 }
 
-size_t TensorFences::index(Batch& batch, TensorUse use, uint32_t block, uint32_t warp_of_cluster,
-                           uint32_t quarter) const {
-    const size_t of_cluster = size_t(batch.warps_per_block) * batch.cluster_blocks();
-    return (((size_t(use) * batch.launch.blocks_per_batch + block) * of_cluster + warp_of_cluster) * 4 + quarter) *
-           kTensorColumns;
-}
-
-void TensorFences::note(Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells) {
+void TensorFences::note(uint32_t warp, TensorUse use, uint32_t block, const Cells& cells) {
     if (used_.empty()) return;
-    const uint32_t of_cluster = batch.warps_per_block * batch.cluster_blocks();
-    for (const Cell cell : cells)
-        used_[index(batch, use, block, warp % of_cluster, cell.lane / 32) + cell.column] = now_;
+    for (const Cell cell : cells) used_[index(use, block, warp) + part_of(cell)] = now_;
 }
 
-void TensorFences::check(Batch& batch, uint32_t warp, bool writes, uint32_t block, const Cells& cells) {
+void TensorFences::check(const Batch& batch, uint32_t warp, bool writes, uint32_t block, const Cells& cells) const {
     if (used_.empty() || cells.empty()) return;
-    const uint32_t of_cluster = batch.warps_per_block * batch.cluster_blocks(), first = warp / of_cluster * of_cluster;
-    bool quarters[4] = {};
-    std::vector<bool> columns(kTensorColumns);
+    std::array<bool, kParts> parts{};
     uint32_t low = kTensorColumns, high = 0;
     for (const Cell cell : cells) {
-        if (cell.column >= kTensorColumns) continue;
-        quarters[cell.lane / 32 % 4] = true;
-        columns[cell.column] = true;
+        parts[part_of(cell)] = true;
         low = std::min(low, cell.column);
         high = std::max(high, cell.column);
     }
     constexpr const char* kDid[] = {"stored", "loaded", "computed"};
+    const uint32_t first = warp / cluster_warps_ * cluster_warps_;
     for (const TensorUse use : {TensorUse::kLoaded, TensorUse::kStored, TensorUse::kComputed}) {
         if (use == TensorUse::kLoaded && !writes) continue;
-        std::vector<int64_t> last(of_cluster);
-        for (uint32_t other = 0; other < of_cluster; other++) {
-            if (other == warp % of_cluster) continue;
-            for (uint32_t quarter = 0; quarter < 4; quarter++)
-                for (uint32_t column = low; quarters[quarter] && column <= high; column++)
-                    if (columns[column])
-                        last[other] = std::max(last[other], used_[index(batch, use, block, other, quarter) + column]);
-        }
+        std::vector<int64_t> last(cluster_warps_);
+        for (uint32_t i = 0; i < cluster_warps_; i++)
+            for (size_t part = 0; part < kParts && first + i != warp; part++)
+                if (parts[part]) last[i] = std::max(last[i], used_[index(use, block, i) + part]);
         for (const bool before : {true, false})
-            for (uint32_t other = 0; other < of_cluster; other++) {
-                const int64_t fenced = !before                       ? after_[warp]
-                                       : use == TensorUse::kComputed ? now_
-                                                                     : before_[first + other];
-                if (last[other] > fenced)
-                    batch.fail("race: columns " + std::to_string(low) + " to " + std::to_string(high) +
-                               " of tensor memory, which warp " + std::to_string(other % batch.warps_per_block) + " " +
-                               kDid[size_t(use)] + " with no tcgen05.fence::" + (before ? "before" : "after") +
-                               "_thread_sync since");
+            for (uint32_t other = first; other < first + cluster_warps_; other++) {
+                const int64_t fenced = !before ? after_[warp] : use == TensorUse::kComputed ? now_ : before_[other];
+                if (last[other - first] > fenced)
+                    batch.fail(joined("race: columns ", low, " to ", high, " of tensor memory, which warp ",
+                                      other % batch.warps_per_block, " ", kDid[size_t(use)],
+                                      " with no tcgen05.fence::", before ? "before" : "after", "_thread_sync since"));
             }
     }
 }
@@ -181,13 +160,16 @@ void TensorOperations::start_batch(Batch& batch) {
     moves_.clear();
 }
 
+void TensorOperations::begin_read(Batch& batch, uint32_t lane, uint32_t block, const Cells& cells) {
+    memories[block].begin(TensorUse::kRead, cells);
+    fences.check(batch, lane / kWarp, false, block, cells);
+}
+
 void TensorOperations::issue(Batch& batch, uint32_t lane, const TensorOperation& operation) {
     std::optional<AsyncRead> read;
     if (RaceDetector* races = batch.races())
         read = races->begin_read(batch.source, races->pieces_of(operation.places), {lane / kWarp});
-    for (const auto& [block, cells] : operation.read) memories[block].begin(TensorUse::kRead, cells);
     for (const auto& [block, cells] : operation.written) memories[block].begin(TensorUse::kComputed, cells);
-    for (const auto& [block, cells] : operation.read) fences.check(batch, lane / kWarp, false, block, cells);
     for (const auto& [block, cells] : operation.written) fences.check(batch, lane / kWarp, true, block, cells);
     issued_[lane].push_back({operation, std::move(read)});
 }
@@ -206,7 +188,7 @@ void TensorOperations::commit(Batch& batch, uint32_t lane, std::vector<SharedPla
                     for (const auto& [block, cells] : *parts) {
                         memories[block].finish(parts == &operation.read ? TensorUse::kRead : TensorUse::kComputed,
                                                cells);
-                        fences.note(batch, lane / kWarp, TensorUse::kComputed, block, cells);
+                        fences.note(lane / kWarp, TensorUse::kComputed, block, cells);
                     }
                 if (entry.read) races->end_read(*entry.read, snapshot.get());
             }
@@ -230,7 +212,7 @@ void TensorOperations::wait(Batch& batch, uint32_t warp, TensorUse use) {
     const uint32_t block = batch.block_of(warp);
     for (const Cells& cells : done) memories[block].finish(use, cells);
     fences.tick();
-    for (const Cells& cells : done) fences.note(batch, warp, use, block, cells);
+    for (const Cells& cells : done) fences.note(warp, use, block, cells);
 }
 
 }  // namespace kernrec

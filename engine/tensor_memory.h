@@ -61,18 +61,23 @@ class TensorMemory {
 // so only kernels with fences are checked.
 class TensorFences {
   public:
-    void start_batch(Batch& batch);
+    void start_batch(const Batch& batch);
     void fence(uint32_t warp, bool before) { (before ? before_ : after_)[warp] = now_; }
     void tick() { now_++; }
     // `use` is kLoaded, kStored or kComputed.
-    void note(Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
+    void note(uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
     // Fail if a write of the cells by another warp is not ordered before the current use. If `writes`, also fail if a
     // load by another warp is not ordered before the current use.
-    void check(Batch& batch, uint32_t warp, bool writes, uint32_t block, const Cells& cells);
+    void check(const Batch& batch, uint32_t warp, bool writes, uint32_t block, const Cells& cells) const;
 
   private:
-    size_t index(Batch& batch, TensorUse use, uint32_t block, uint32_t warp_of_cluster, uint32_t quarter) const;
-    std::vector<int64_t> used_;  // time, indexed by (use, block, warp of the cluster, quarter of the lanes, column)
+    static constexpr size_t kParts = 4 * kTensorColumns;  // columns of a quarter of the lanes
+    static size_t part_of(Cell cell) { return size_t(cell.lane) / 32 * kTensorColumns + cell.column; }
+    size_t index(TensorUse use, uint32_t block, uint32_t warp) const {
+        return ((size_t(use) * blocks_ + block) * cluster_warps_ + warp % cluster_warps_) * kParts;
+    }
+    uint32_t blocks_ = 0, cluster_warps_ = 0;
+    std::vector<int64_t> used_;  // time, indexed by (use, block, warp of the cluster, part)
     std::vector<int64_t> before_, after_;  // indexed by warp
     int64_t now_ = 0;
 };
@@ -92,7 +97,9 @@ struct TensorOperation {
 class TensorOperations {
   public:
     void start_batch(Batch& batch);
-    // Start an operation that a thread issues.
+    // Begin to read cells for an operation of a thread.
+    void begin_read(Batch& batch, uint32_t lane, uint32_t block, const Cells& cells);
+    // Start an operation that a thread issues, and that already began to read cells.
     void issue(Batch& batch, uint32_t lane, const TensorOperation& operation);
     void commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places);
     // Start a warp's loads or stores, and finish all of them.

@@ -33,17 +33,13 @@ std::string named(uint32_t source) { return joined("\x01", source, "\x01"); }
 
 uint32_t groups_of_block(const Batch& batch) { return (batch.warps_per_block + 3) / 4; }
 
-// Return whether two ascending sequences have a number in common.
-bool overlap(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
-    for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-        if (a[i] == b[j]) return true;
-        a[i] < b[j] ? i++ : j++;
-    }
-    return false;
-}
-
 bool has(const std::vector<uint32_t>& sorted, uint32_t number) {
     return std::binary_search(sorted.begin(), sorted.end(), number);
+}
+
+// Return whether two ascending sequences have a number in common.
+bool overlap(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
+    return std::any_of(a.begin(), a.end(), [&](uint32_t number) { return has(b, number); });
 }
 
 }  // namespace
@@ -223,40 +219,27 @@ void wait(Batch& batch, const Instruction& ins) {
     batch.count("wgmma.waits", groups.size());
 }
 
-MatrixMultiply product_of(const Modifiers& modifiers) {
-    Modifiers marks;
-    bool saturates = false, counts_bits = false;
-    for (size_t i = 1; i < modifiers.size(); ++i) {
-        const std::string& mark = modifiers[i];
-        if (mark == "sp") refuse("a sparse matrix A");
-        saturates |= mark == "satfinite";
-        counts_bits |= mark == "popc";
-        if (mark != "satfinite" && mark != "and" && mark != "popc") marks.push_back(mark);
-    }
+MatrixMultiply product_of(const Source& ins) {
+    if (ins.has("sp")) refuse("a sparse matrix A");
+    const Modifiers marks = without(ins.modifiers, {"mma_async", "satfinite", "and", "popc"});
     if (marks.size() != 6 || marks[0] != "sync" || marks[1] != "aligned") refuse();
-    const std::string& shape = marks[2];
-    const size_t k_at = shape.find('k');
-    int n = 0, k = 0;
-    if (shape.compare(0, 4, "m64n") == 0 && k_at != std::string::npos) {
-        n = parse_int(shape.substr(4, k_at - 4));
-        k = parse_int(shape.substr(k_at + 1));
-    }
+    const auto [m, n, k] = extents_of(marks[2]);
     const Type d = number_type(marks[3]), a = number_type(marks[4]), b = number_type(marks[5]);
-    if (n <= 0 || k <= 0 || !sums_in(a, d) || a == Type::kF64 || a == Type::kS4 || a == Type::kU4) refuse();
+    if (m != 64 || n <= 0 || k <= 0 || !sums_in(a, d) || a == Type::kF64 || a == Type::kS4 || a == Type::kU4) refuse();
     if (!may_multiply(a, b)) refuse("A in ." + marks[4] + " with B in ." + marks[5]);
     const bool fits = d == Type::kS32 ? n == 8 || n == 24 || (n % 16 == 0 && n <= 256) : n % 8 == 0 && n <= 256;
-    if (!fits || k * number_bits(a) != 8 * int(kTileRowBytes)) refuse("shape " + shape + " in ." + marks[4]);
-    if ((a == Type::kB1) != counts_bits) refuse();
-    return {64, n, k, a, b, d, d, saturates};
+    if (!fits || k * number_bits(a) != 8 * int(kTileRowBytes)) refuse("shape " + marks[2] + " in ." + marks[4]);
+    if ((a == Type::kB1) != ins.has("popc")) refuse();
+    return {64, n, k, a, b, d, d, ins.has("satfinite")};
 }
 
 // Return an option of the instruction: one of two values, by default the first.
 int64_t option(const Source& ins, size_t i, const char* name, int64_t first, int64_t second) {
     if (i >= ins.operands.size()) return first;
-    const Operand& operand = ins.operands[i];
-    if (operand.kind != OperandKind::kInteger || (operand.value != first && operand.value != second))
-        refuse(std::string(name) + " other than " + std::to_string(first) + " and " + std::to_string(second));
-    return operand.value;
+    const std::string refused = joined(name, " other than ", first, " and ", second);
+    const int64_t value = literal(ins.operands[i], refused);
+    if (value != first && value != second) refuse(refused);
+    return value;
 }
 
 std::vector<uint32_t> numbers_of(const std::vector<Row>& rows) {
@@ -268,24 +251,14 @@ std::vector<uint32_t> numbers_of(const std::vector<Row>& rows) {
 
 void decode_multiply(Decoder& decoder, const Source& ins) {
     WgmmaForm form;
-    form.product = product_of(ins.modifiers);
+    form.product = product_of(ins);
     form.name = ins.modifiers;
-    if (ins.operands.size() < 4) refuse();
     const Operand &a = ins.operands[1], &scale = ins.operands[3];
     const bool in_registers = a.kind == OperandKind::kVector;
-    const auto registers = [&](const Operand& operand, Type type, int count) {
-        std::vector<Row> rows;
-        for (const Operand& item : elements(operand))
-            if (item.kind == OperandKind::kRegister && decoder.plain(item).width == 32)
-                rows.push_back(decoder.plain(item));
-        if (int(rows.size()) != count || rows.size() != elements(operand).size())
-            refuse("a fragment of ." + std::string(number_name(type)) + " takes " + std::to_string(count) +
-                   " registers of 32 bits");
-        return rows;
-    };
     const Type d_type = form.product.d, a_type = form.product.a;
-    form.accumulators = registers(ins.operands[0], d_type, form.product.n / (d_type == Type::kF16 ? 4 : 2));
-    if (in_registers) form.inputs = registers(a, a_type, 4);
+    form.accumulators =
+        fragment(decoder, ins.operands[0], d_type, form.product.n / (d_type == Type::kF16 ? 4 : 2), true);
+    if (in_registers) form.inputs = fragment(decoder, a, a_type, 4, false);
     else form.a = decoder.value(a, "b64");
     form.b = decoder.value(ins.operands[2], "b64");
     form.accumulator_rows = numbers_of(form.accumulators);
@@ -301,7 +274,6 @@ void decode_multiply(Decoder& decoder, const Source& ins) {
 }
 
 const Registration kWgmma({"wgmma"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.empty()) refuse();
     const std::string& kind = ins.modifiers[0];
     if (kind == "mma_async") return decode_multiply(decoder, ins);
     if (Modifiers(ins.modifiers.begin() + 1, ins.modifiers.end()) != Modifiers{"sync", "aligned"}) refuse();
@@ -310,8 +282,8 @@ const Registration kWgmma({"wgmma"}, [](Decoder& decoder, const Source& ins) {
     } else if (kind == "commit_group") {
         decoder.emit(commit);
     } else {
-        if (kind != "wait_group" || ins.operands.empty() || ins.operands[0].kind != OperandKind::kInteger) refuse();
-        decoder.emit(wait).immediate = ins.operands[0].value;
+        if (kind != "wait_group") refuse();
+        decoder.emit(wait).immediate = literal(ins.operands[0]);
     }
 });
 
