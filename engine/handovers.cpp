@@ -1,5 +1,7 @@
 #include "handovers.h"
 
+#include "text.h"
+
 namespace kernrec {
 
 namespace {
@@ -125,12 +127,10 @@ void Handovers::fail(const Instruction& ins, uint32_t buffer, uint64_t word, uin
     const Word& last = words_[buffer][word];
     const uint32_t each = batch_.warps_per_block, other = uint32_t(last.warp);
     throw Fault(FaultKind::kEmulation, ins.source,
-                "race: warp " + std::to_string(warp % each) + " of block number " +
-                    std::to_string(batch_.block_number(warp / each)) + (write ? " writes" : " reads") + " byte " +
-                    std::to_string(word * kWord) + " of " + batch_.launch.buffers[buffer].name + ", which warp " +
-                    std::to_string(other % each) + " of block number " +
-                    std::to_string(blocks_[size_t(last.batch)][other / each]) +
-                    " wrote with no release and acquire between");
+                joined("race: warp ", warp % each, " of block number ", batch_.block_number(warp / each),
+                       write ? " writes" : " reads", " byte ", word * kWord, " of ", batch_.launch.buffers[buffer].name,
+                       ", which warp ", other % each, " of block number ", blocks_[size_t(last.batch)][other / each],
+                       " wrote with no release and acquire between"));
 }
 
 }  // namespace kernrec

@@ -43,19 +43,17 @@ MatrixDescriptor descriptor_of(Batch& batch, bool is_tcgen05, uint64_t bits) {
     const auto name = [&] { return "matrix descriptor " + hex(bits, 16); };
     for (const auto& [low, count] : kReserved[is_tcgen05])
         if (field(low, count))
-            batch.fail("bits " + std::to_string(low) + " to " + std::to_string(low + count - 1) + " of " + name() +
-                       " are reserved and must be 0");
+            batch.fail(joined("bits ", low, " to ", low + count - 1, " of ", name(), " are reserved and must be 0"));
     constexpr uint32_t kRowBytes[] = {16, 128, 64, 32};
     uint32_t row_bytes = kRowBytes[field(62, 2)], piece_bytes = 16;
     if (is_tcgen05) {
         const uint32_t mode = field(61, 3);
         row_bytes = mode == 1 || mode == 2 ? 128 : mode == 4 ? 64 : mode == 6 ? 32 : 16;
         if (mode == 1) piece_bytes = 32;
-        if (field(46, 3) != 1)
-            batch.fail("bits 46 to 48 of " + name() + " are " + std::to_string(field(46, 3)) + ", not 1");
+        if (field(46, 3) != 1) batch.fail(joined("bits 46 to 48 of ", name(), " are ", field(46, 3), ", not 1"));
         if (field(52, 1)) batch.fail("the leading offset of " + name() + " is an address: not supported");
         if (mode == 3 || mode == 5 || mode == 7)
-            batch.fail(name() + " has swizzle mode " + std::to_string(mode) + ", which does not exist");
+            batch.fail(joined(name(), " has swizzle mode ", mode, ", which does not exist"));
     }
     if (field(49, 3) && row_bytes == 16) batch.fail(name() + " has a base offset but no swizzling");
     return {field(0, 14) << 4, field(16, 14) << 4, field(32, 14) << 4, field(49, 3), row_bytes, piece_bytes};
@@ -80,9 +78,8 @@ std::vector<uint8_t> read_tile(Batch& batch, uint32_t block, bool is_tcgen05, ui
     each_piece([&](uint32_t, uint32_t, uint32_t bytes, uint32_t address) { end = std::max(end, address + bytes); });
     const uint32_t shared_bytes = batch.launch.shared_bytes;
     if (end > shared_bytes)
-        batch.fail("matrix descriptor " + hex(bits, 16) + " describes " + std::to_string(shape.extent) +
-                   " rows up to byte " + std::to_string(end - 1) + " of shared memory, of which the block has " +
-                   std::to_string(shared_bytes) + " bytes");
+        batch.fail(joined("matrix descriptor ", hex(bits, 16), " describes ", shape.extent, " rows up to byte ",
+                          end - 1, " of shared memory, of which the block has ", shared_bytes, " bytes"));
     std::vector<uint8_t> tile(size_t(shape.extent) * shape.depth * size);
     const size_t first = batch.flat({block, 0});
     const uint8_t* shared = batch.shared(block);

@@ -80,10 +80,9 @@ const Registration kMbarrier({"mbarrier"}, [](Decoder& decoder, const Source& in
                                                 "test_wait", "try_wait", "pending_count"};
     for (const std::string& mark : ins.modifiers)
         if (!known.count(mark)) refuse("." + mark);
-    if (ins.modifiers.empty() || ins.type() != "b64" || ins.operands.empty()) refuse();
+    if (ins.type() != "b64") refuse();
     const std::string& kind = ins.modifiers[0];
     if (kind == "test_wait" || kind == "try_wait") {
-        if (ins.operands.size() < 3) refuse();
         const bool is_parity = ins.has("parity");
         const PhaseTest test{decoder.access(ins.operands[1], shared_or_generic(ins)),
                              decoder.value(ins.operands[2], is_parity ? "u32" : "b64"), is_parity};
@@ -106,7 +105,6 @@ const Registration kMbarrier({"mbarrier"}, [](Decoder& decoder, const Source& in
     if (arrives && operands[0].kind != OperandKind::kAddress) {
         if (operands[0].kind != OperandKind::kNone) form.state = decoder.write(operands[0], "b64");
         operands.erase(operands.begin());
-        if (operands.empty()) refuse();
     }
     form.barrier = decoder.access(operands[0], shared_or_generic(ins));
     form.default_count = arrives;
@@ -208,7 +206,6 @@ const Registration kAsyncStore({"st.async", "red.async"}, [](Decoder& decoder, c
 }  // namespace
 
 void decode_arrival_after_copies(Decoder& decoder, const Source& ins) {
-    if (ins.operands.empty()) refuse();
     BarrierForm form;
     form.barrier = decoder.access(ins.operands[0], shared_or_generic(ins));
     form.expects = !ins.has("noinc");

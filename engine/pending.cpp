@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "text.h"
+
 namespace kernrec {
 
 // --- mbarrier ---
@@ -26,8 +28,9 @@ BarrierPhase BarrierPhase::of(uint64_t word) {
     return {int64_t(word & kLow20), int64_t(word >> 20 & kLow20), transactions, uint32_t(word >> 61 & 1)};
 }
 
-void Mbarriers::fail(const LanePlace& use, const std::string& text) const {
-    batch_.fail_lane(use.lane, "uses the barrier at " + batch_.place_name(use.place) + ", " + text);
+template <class... Parts>
+void Mbarriers::fail(const LanePlace& use, const Parts&... parts) const {
+    batch_.fail_lane(use.lane, joined("uses the barrier at ", batch_.place_name(use.place), ", ", parts...));
 }
 
 uint64_t Mbarriers::load(SharedPlace place) const {
@@ -49,8 +52,7 @@ void Mbarriers::initialize(const LanePlace& use, int64_t count) {
         fail(use, "which is initialized already, with no mbarrier.inval since");
     initialized_.insert(use.place.key());
     if (count < 1 || count > kMostArrivals)
-        fail(use, "which it initializes with " + std::to_string(count) + " arrivals; expected 1 to " +
-                      std::to_string(kMostArrivals));
+        fail(use, "which it initializes with ", count, " arrivals; expected 1 to ", kMostArrivals);
     store(use.place, BarrierPhase{count, count, 0, 0}.word());
 }
 
@@ -64,8 +66,7 @@ void Mbarriers::expect(const LanePlace& use, int64_t bytes) {
     BarrierPhase state = phase(use);
     state.bytes += bytes;
     if (state.bytes < -kMostArrivals || state.bytes > kMostArrivals)
-        fail(use, "whose transaction count would be " + std::to_string(state.bytes) + ", beyond " +
-                      std::to_string(kMostArrivals) + " bytes");
+        fail(use, "whose transaction count would be ", state.bytes, ", beyond ", kMostArrivals, " bytes");
     settle(use.place, state);
 }
 
@@ -73,13 +74,11 @@ uint64_t Mbarriers::arrive(const LanePlace& use, int64_t count, bool drops, bool
     BarrierPhase state = phase(use);
     const uint64_t before = state.word();
     if (count < 1 || count > state.pending)
-        fail(use, "whose phase still expects " + std::to_string(state.pending) + " arrivals, but " +
-                      std::to_string(count) + " came");
+        fail(use, "whose phase still expects ", state.pending, " arrivals, but ", count, " came");
     if (!completes && count == state.pending && !state.bytes)
         fail(use, "whose phase an arrival with .noComplete would complete");
     if (drops && state.expected < count)
-        fail(use, "that expects " + std::to_string(state.expected) + " arrivals, of which " + std::to_string(count) +
-                      " would be dropped");
+        fail(use, "that expects ", state.expected, " arrivals, of which ", count, " would be dropped");
     if (drops) state.expected -= count;
     state.pending -= count;
     settle(use.place, state);
@@ -89,7 +88,7 @@ uint64_t Mbarriers::arrive(const LanePlace& use, int64_t count, bool drops, bool
 void Mbarriers::await_more(const LanePlace& use, int64_t count) {
     BarrierPhase state = phase(use);
     state.pending += count;
-    if (state.pending > kMostArrivals) fail(use, "whose pending arrivals would be " + std::to_string(state.pending));
+    if (state.pending > kMostArrivals) fail(use, "whose pending arrivals would be ", state.pending);
     store(use.place, state.word());
 }
 
@@ -195,11 +194,11 @@ const BulkCopy* BulkGroups::unfinished() const {
 
 void RegisterPool::move(Batch& batch, uint32_t warp, uint32_t registers, bool grows) {
     if (registers % 8 || registers < 24 || registers > 256)
-        batch.fail(std::to_string(registers) + " registers, where a multiple of 8 from 24 to 256 is expected");
+        batch.fail(joined(registers, " registers, where a multiple of 8 from 24 to 256 is expected"));
     const uint32_t before = held(batch, warp);
     if (before && (grows ? before > registers : before < registers))
-        batch.fail(std::to_string(registers) + " registers are " + (grows ? "fewer" : "more") + " than the " +
-                   std::to_string(before) + " that each thread has");
+        batch.fail(joined(registers, " registers are ", grows ? "fewer" : "more", " than the ", before,
+                          " that each thread has"));
     held_[warp] = registers;
     if (grows) raised_[warp] = batch.source;
 }
@@ -213,8 +212,8 @@ void RegisterPool::check_granted(const Batch& batch) const {
         for (uint32_t other = first; other < first + batch.warps_per_block; other++) wanted += held(batch, other);
         if (wanted > there)
             throw Fault(FaultKind::kEmulation, source,
-                        "deadlock: the warps of a block ask for " + std::to_string(wanted * kWarp) +
-                            " registers in total, but the block has only " + std::to_string(there * kWarp));
+                        joined("deadlock: the warps of a block ask for ", wanted * kWarp,
+                               " registers in total, but the block has only ", there * kWarp));
     }
 }
 

@@ -63,7 +63,8 @@ class Mbarriers {
     void start_batch() { initialized_.clear(); }
 
   private:
-    [[noreturn]] void fail(const LanePlace& use, const std::string& text) const;
+    template <class... Parts>
+    [[noreturn]] void fail(const LanePlace& use, const Parts&... parts) const;
     uint64_t load(SharedPlace place) const;
     void store(SharedPlace place, uint64_t word);
     void settle(SharedPlace place, BarrierPhase phase);

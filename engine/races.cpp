@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <new>
 #include <numeric>
+#include <utility>
 
 #include "batch.h"
+#include "text.h"
 
 namespace kernrec {
 
@@ -12,6 +14,11 @@ namespace {
 
 constexpr uint32_t kBarrierBytes = 8;
 constexpr int32_t kUnderWay = INT32_MAX;  // later than any known time
+
+template <class... Parts>
+[[noreturn]] void fail(uint32_t source, const Parts&... parts) {
+    throw Fault(FaultKind::kEmulation, source, joined(parts...));
+}
 
 }  // namespace
 
@@ -152,9 +159,12 @@ void RaceDetector::record(uint32_t source, const std::vector<Resolved>& all, uin
     if (!write) return;
     // Check all lanes before recording any, because lanes of one access do not race with each other if they agree.
     each([&](const Observer& by, Span span) {
-        for (size_t place = span.first; place < span.end && !agree; place++)
-            if (!by.is_after(writes_[place])) fail_at(source, by.warp, place, writes_[place].by, true, true);
-        this->write(span, by.access());
+        for (size_t place = span.first; place < span.end; place++) {
+            const Access other = std::exchange(writes_[place], by.access());
+            if (by.is_after(other)) reads_.clear(place);
+            else if (!agree) fail_at(source, by.warp, place, other.by, true, true);
+            else reads_.add(observer(other.by), place);  // remember all warps that agree, for later writes
+        }
         if (!is_copy) stored_[span.first / kPiece] = int16_t(by.warp + 1);
     });
 }
@@ -163,8 +173,7 @@ void RaceDetector::record(uint32_t source, const std::vector<Resolved>& all, uin
 
 void RaceDetector::check_async_readers(uint32_t source, size_t piece) const {
     if (reading_[piece])
-        throw Fault(FaultKind::kEmulation, source,
-                    "writes shared memory that an unfinished operation reads; wait for the operation first");
+        fail(source, "writes shared memory that an unfinished operation reads; wait for the operation first");
 }
 
 AsyncRead RaceDetector::begin_read(uint32_t source, Pieces pieces, std::vector<uint32_t> warps) {
@@ -174,8 +183,7 @@ AsyncRead RaceDetector::begin_read(uint32_t source, Pieces pieces, std::vector<u
     }
     for (const uint32_t piece : pieces)
         if (stored_[piece])
-            throw Fault(FaultKind::kEmulation, source,
-                        "reads shared memory that threads stored to with no fence.proxy.async in between");
+            fail(source, "reads shared memory that threads stored to with no fence.proxy.async in between");
     for (const uint32_t piece : pieces) reading_[piece]++;
     return {std::move(pieces), std::move(warps)};
 }
@@ -233,33 +241,28 @@ void RaceDetector::end_block(uint32_t source, uint32_t block) {
 }
 
 std::string RaceDetector::warp_text(uint32_t warp) const {
-    return "warp " + std::to_string(warp % warps_per_block_) + " of block number " +
-           std::to_string(block_numbers_[warp / warps_per_block_]);
+    return joined("warp ", warp % warps_per_block_, " of block number ", block_numbers_[warp / warps_per_block_]);
 }
 
 void RaceDetector::fail_at(uint32_t source, uint32_t warp, size_t place, uint32_t other, bool write,
                            bool other_wrote) const {
-    const std::string of_block =
-        cluster_blocks_ > 1 ? " of the cluster's block " + std::to_string(place / stride_ % cluster_blocks_) : "";
-    const std::string head = "race: " + warp_text(warp) + (write ? " writes" : " reads") + " byte " +
-                             std::to_string(place % stride_) + " of shared memory" + of_block + ", which ";
+    const size_t block = place / stride_;
+    const std::string of_block = cluster_blocks_ > 1 ? joined(" of the cluster's block ", block % cluster_blocks_) : "";
+    const std::string head = joined("race: ", warp_text(warp), write ? " writes" : " reads", " byte ", place % stride_,
+                                    " of shared memory", of_block, ", which ");
     const bool is_several = other == Readers::kSeveral;
-    if (ended_[place / stride_]) throw Fault(FaultKind::kEmulation, source, head + "is gone: that block has ended");
+    if (ended_[block]) fail(source, head, "is gone: that block has ended");
     if (other >= clocks.warps && !is_several)
-        throw Fault(FaultKind::kEmulation, source,
-                    head + "a copy in bulk writes; its barrier, at byte " +
-                        std::to_string(clocks.place_of(other) % stride_) + ", was not waited for");
-    throw Fault(FaultKind::kEmulation, source,
-                head + (is_several ? "several warps" : "warp " + std::to_string(other % warps_per_block_)) +
-                    (other_wrote ? " wrote" : " read") + " with no barrier between");
+        fail(source, head, "a copy in bulk writes; its barrier, at byte ", clocks.place_of(other) % stride_,
+             ", was not waited for");
+    fail(source, head, is_several ? "several warps" : joined("warp ", other % warps_per_block_),
+         other_wrote ? " wrote" : " read", " with no barrier between");
 }
 
 void RaceDetector::fail_ended(uint32_t source, size_t place, uint32_t user) const {
-    throw Fault(FaultKind::kEmulation, source,
-                "race: block number " + std::to_string(block_numbers_[place / stride_]) + " ends while " +
-                    (user < clocks.warps ? warp_text(user) : "a copy in bulk") + " may still use byte " +
-                    std::to_string(place % stride_) + " of its shared memory; a barrier of the cluster's " +
-                    std::to_string(cluster_blocks_) + " blocks must come first");
+    fail(source, "race: block number ", block_numbers_[place / stride_], " ends while ",
+         user < clocks.warps ? warp_text(user) : "a copy in bulk", " may still use byte ", place % stride_,
+         " of its shared memory; a barrier of the cluster's ", cluster_blocks_, " blocks must come first");
 }
 
 }  // namespace kernrec

@@ -8,6 +8,7 @@
 
 #include "batch.h"
 #include "pending.h"
+#include "text.h"
 
 namespace kernrec {
 
@@ -126,10 +127,10 @@ void Batch::fail_stalled() {
     const PhaseWait& wait = phase_waits_[chosen];
     const BarrierPhase phase = work_->mbarriers.phase({chosen, wait.awaited});
     std::string lacks;
-    if (phase.pending) lacks = std::to_string(phase.pending) + " of " + std::to_string(phase.expected) + " arrivals";
+    if (phase.pending) lacks = joined(phase.pending, " of ", phase.expected, " arrivals");
     if (phase.bytes)
-        lacks += (lacks.empty() ? "" : " and ") + (phase.bytes > 0 ? std::to_string(phase.bytes) + " bytes of copies"
-                                                                   : std::to_string(-phase.bytes) + " announced bytes");
+        lacks += joined(lacks.empty() ? "" : " and ", std::abs(phase.bytes),
+                        phase.bytes > 0 ? " bytes of copies" : " announced bytes");
     source = wait.test->barrier.source;
     fail("deadlock: " + coordinates(chosen) + " waits for the barrier at " + place_name(wait.awaited) +
          ", whose phase lacks " + (lacks.empty() ? "nothing" : lacks) + ", and all other threads wait, too");
