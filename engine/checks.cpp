@@ -5,6 +5,7 @@
 #include <new>
 
 #include "batch.h"
+#include "definedness.h"
 
 namespace kernrec {
 
@@ -76,6 +77,8 @@ Checks::Checks(const Batch& batch)
             watch_.shadows[i].written.resize(size);
     }
 }
+
+Checks::~Checks() = default;
 
 void Checks::start_batch(const std::vector<int64_t>& block_numbers) {
     block_numbers_ = block_numbers;

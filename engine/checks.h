@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "definedness.h"
 #include "memory.h"
 
 namespace kernrec {
 
 class Batch;
+class Definedness;
 struct BasicBlock;
 struct Instruction;
 struct Resolved;
@@ -74,6 +74,7 @@ struct Watch {
 class Checks {
   public:
     explicit Checks(const Batch& batch);
+    ~Checks();
 
     void start_batch(const std::vector<int64_t>& block_numbers);
     void record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes,

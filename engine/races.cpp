@@ -121,8 +121,10 @@ void RaceDetector::acquire(uint32_t warp, size_t place) {
 
 // Report an access that is not ordered after the earlier writers, or after each earlier reader.
 void RaceDetector::check(uint32_t source, const Observer& observer, Span span, bool write) const {
-    for (size_t place = span.first; place < span.end; place++)
+    for (size_t place = span.first; place < span.end; place++) {
+        if (place > span.first && writes_[place] == writes_[place - 1]) continue;  // often one access wrote all
         if (!observer.is_after(writes_[place])) fail_at(source, observer.warp, place, writes_[place].by, write, true);
+    }
     if (!write) return;
     for (size_t place = span.first; place < span.end; place++)
         if (const uint32_t reader = reads_.unordered(observer, place); reader != Readers::kNobody)
@@ -157,16 +159,21 @@ void RaceDetector::record(uint32_t source, const std::vector<Resolved>& all, uin
         for (size_t place = span.first; place < span.end && !write; place++) reads_.add(by, place);
     });
     if (!write) return;
+    std::vector<std::pair<Observer, size_t>> agreed;  // other warps that store the same value
     // Check all lanes before recording any, because lanes of one access do not race with each other if they agree.
     each([&](const Observer& by, Span span) {
+        Access other;
+        bool is_after = true;
         for (size_t place = span.first; place < span.end; place++) {
-            const Access other = std::exchange(writes_[place], by.access());
-            if (by.is_after(other)) reads_.clear(place);
-            else if (!agree) fail_at(source, by.warp, place, other.by, true, true);
-            else reads_.add(observer(other.by), place);  // remember all warps that agree, for later writes
+            if (!(writes_[place] == other)) is_after = by.is_after(other = writes_[place]);
+            if (is_after) continue;
+            if (!agree) fail_at(source, by.warp, place, other.by, true, true);
+            agreed.push_back({observer(other.by), place});
         }
+        this->write(span, by.access());
         if (!is_copy) stored_[span.first / kPiece] = int16_t(by.warp + 1);
     });
+    for (const auto& [other, place] : agreed) reads_.add(other, place);  // so that later stores race with them
 }
 
 // --- Asynchronous accesses ---

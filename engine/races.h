@@ -42,6 +42,8 @@ struct AsyncRead {
 struct Access {
     uint32_t by = 0;
     int32_t time = 0;
+
+    bool operator==(const Access& other) const { return by == other.by && time == other.time; }
 };
 
 // Warp at a time: its vector clock, and the least time in it of the warps of its cluster.
