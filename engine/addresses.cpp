@@ -177,20 +177,9 @@ const std::vector<Resolved>& Batch::access(const Instruction& ins, uint32_t byte
 
 std::vector<Resolved> Batch::access_of(const Instruction& ins, uint32_t bytes, AccessKind kind,
                                        const std::vector<WarpMask>& lanes) {
-    const std::vector<uint32_t> warps_before = running_warps_, masks_before = running_masks_;
-    const uint32_t running_before = running;
     Instruction unguarded = ins;
     unguarded.guard = {};
-    running = 0;
-    for (const auto& [warp, mask] : lanes) {
-        running_warps_[running] = warp;
-        running_masks_[running++] = mask;
-    }
-    std::vector<Resolved> result = access(unguarded, bytes, kind);
-    running = running_before;
-    running_warps_ = warps_before;
-    running_masks_ = masks_before;
-    return result;
+    return with_lanes(lanes, [&] { return access(unguarded, bytes, kind); });
 }
 
 void Batch::require_whole_warps(const Instruction& ins) {

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "checks.h"
 #include "counts.h"
@@ -94,6 +95,23 @@ class Batch {
     // Resolve the access of some lanes of some warps, without the instruction's guard.
     std::vector<Resolved> access_of(const Instruction& ins, uint32_t bytes, AccessKind kind,
                                     const std::vector<WarpMask>& lanes);
+    // Call a function while only some lanes of some warps run.
+    template <class Call>
+    auto with_lanes(const std::vector<WarpMask>& lanes, Call call) {
+        std::vector<uint32_t> warps, masks;
+        for (const auto& [warp, mask] : lanes) {
+            warps.push_back(warp);
+            masks.push_back(mask);
+        }
+        const uint32_t before = std::exchange(running, uint32_t(lanes.size()));
+        running_warps_.swap(warps);
+        running_masks_.swap(masks);
+        auto result = call();
+        running = before;
+        running_warps_.swap(warps);
+        running_masks_.swap(masks);
+        return result;
+    }
     // Fail if an instruction for whole warps runs with only some lanes of a warp.
     void require_whole_warps(const Instruction& ins);
     void count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges = false,

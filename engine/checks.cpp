@@ -50,8 +50,7 @@ Checks::Checks(const Batch& batch)
                 return std::any_of(marks.begin(), marks.end(), [&](const char* mark) { return source.has(mark); });
             };
             const auto named = [&](std::initializer_list<const char*> opcodes) {
-                return std::any_of(opcodes.begin(), opcodes.end(),
-                                   [&](const char* each) { return source.opcode == each; });
+                return std::count(opcodes.begin(), opcodes.end(), source.opcode) != 0;
             };
             const bool gathers = named({"shfl", "vote", "match", "redux", "mma", "wmma", "ldmatrix", "stmatrix",
                                         "movmatrix", "elect"}) ||
@@ -94,11 +93,9 @@ void Checks::before(Batch& batch, const BasicBlock& block, const Instruction& in
     if (roles & kGathers) pass_warps(batch, block, ins.source);
     if (is_first && definedness_) definedness_->before(batch, ins.source);
     if (!(roles & kDivides) || !ins.b) return;
-    for (uint32_t i = 0; i < batch.running; i++)
-        for (const uint32_t bit : LanesOf(batch.mask(i, ins))) {
-            const uint32_t lane = batch.warps()[i] * kWarp + bit;
-            if (!batch.value(ins.b, lane)) report("division-by-zero", batch, ins, lane, -1, kNoLane, "", 0, 0);
-        }
+    each_lane(batch, ins, [&](uint32_t lane) {
+        if (!batch.value(ins.b, lane)) report("division-by-zero", batch, ins, lane, -1, kNoLane, "", 0, 0);
+    });
 }
 
 void Checks::start_copies(const std::vector<Resolved>& targets, uint32_t bytes) {
@@ -137,10 +134,13 @@ void Checks::record(Batch& batch, const Instruction& ins, const std::vector<Reso
     }
 }
 
-const SharedArray* Checks::array_at(int64_t address) const {
-    for (const SharedArray& array : watch_.arrays)
-        if (address >= array.start && address < int64_t(array.start) + array.size) return &array;
-    return nullptr;
+const SharedArray& Checks::array_at(int64_t address) const {
+    const SharedArray* nearest = &watch_.arrays.front();
+    for (const SharedArray& array : watch_.arrays) {
+        if (array.holds(address)) return array;
+        if (array.start <= address && (nearest->start > address || array.start > nearest->start)) nearest = &array;
+    }
+    return *nearest;
 }
 
 std::optional<Checks::Conflict> Checks::touch(Watch::Granule& granule, uint32_t source, uint32_t lane, AccessKind kind,
@@ -195,16 +195,9 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
         const size_t first = at.base + size_t(at.addresses[bit]);
         const auto address = int64_t(first % batch.shared_stride());
         if (!watch_.arrays.empty()) {
-            const auto holds = [&](int64_t byte) {
-                return array && byte >= array->start && byte < int64_t(array->start) + array->size;
-            };
-            if (!holds(address)) array = array_at(address);
-            if (!holds(address) || !holds(address + bytes - 1)) {
-                const SharedArray* before = array;
-                for (const SharedArray& each : watch_.arrays)
-                    if (each.start <= address && (!before || each.start > before->start)) before = &each;
-                if (!before) before = &watch_.arrays.front();
-                report("outside-array", batch, ins, lane, -1, kNoLane, before->name, address - before->start, bytes);
+            if (!array || !array->holds(address)) array = &array_at(address);
+            if (!array->holds(address) || !array->holds(address + bytes - 1)) {
+                report("outside-array", batch, ins, lane, -1, kNoLane, array->name, address - array->start, bytes);
                 continue;
             }
         }
@@ -281,18 +274,16 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
 }
 
 void Checks::pass_warps(Batch& batch, const BasicBlock& block, uint32_t source) {
-    for (uint32_t i = 0; i < batch.running; i++) {
-        const uint32_t warp = batch.warps()[i];
+    Instruction first;
+    first.source = block.first;
+    each_warp(batch, first, [&](uint32_t warp, uint32_t first_lane, uint32_t running) {
         warp_time_[warp] = time_;
-        if (!block.mask || source != block.first) continue;
-        const uint32_t* masks = batch.row<uint32_t>(block.mask) + warp * kWarp;
-        Instruction unguarded;
-        unguarded.source = block.first;
-        for (const uint32_t lane : LanesOf(batch.mask(i, unguarded))) {
+        if (!block.mask || source != block.first) return;
+        const uint32_t* masks = batch.row<uint32_t>(block.mask) + first_lane;
+        for (const uint32_t lane : LanesOf(running))
             if (!(masks[lane] >> lane & 1))
-                report("mask", batch, unguarded, warp * kWarp + lane, -1, kNoLane, "", masks[lane], 0);
-        }
-    }
+                report("mask", batch, first, first_lane + lane, -1, kNoLane, "", masks[lane], 0);
+    });
 }
 
 void Checks::open(const Batch& batch, uint32_t block, int32_t number, const std::vector<int32_t>& waiting_at,

@@ -31,6 +31,8 @@ struct Finding {
 struct SharedArray {
     std::string name;
     uint32_t start, size;
+
+    bool holds(int64_t address) const { return address >= start && address < int64_t(start) + size; }
 };
 
 // Data that one instruction moved: sectors of global memory, or wavefronts of shared memory.
@@ -110,7 +112,8 @@ class Checks {
     bool unordered(uint32_t lane, uint32_t other, uint32_t time) const;
     void report(const char* kind, Batch& batch, const Instruction& ins, uint32_t lane, int64_t other,
                 uint32_t other_lane, const std::string& memory, int64_t offset, uint32_t bytes);
-    const SharedArray* array_at(int64_t address) const;
+    // Return the array that contains an address, or else the last array before the address.
+    const SharedArray& array_at(int64_t address) const;
 
     Watch& watch_;
     std::unique_ptr<Definedness> definedness_;  // null if values are not checked

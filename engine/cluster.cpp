@@ -42,8 +42,7 @@ const Registration kElect({"elect"}, [](Decoder& decoder, const Source& ins) {
 void map_addresses(Batch& batch, const Instruction& ins) {
     each_lane(batch, ins, [&](uint32_t lane) {
         const uint64_t address = map_to_rank(address_at(batch, ins, lane), uint32_t(batch.value(ins.b, lane)));
-        if (ins.d.width == 32) batch.row<uint32_t>(ins.d)[lane] = uint32_t(address);
-        else batch.row<uint64_t>(ins.d)[lane] = address;
+        batch.put_value(ins.d, lane, address);
     });
 }
 

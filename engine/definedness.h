@@ -120,9 +120,9 @@ class Definedness {
     }
 
     bool loads_local(const Source& from) const {
-        if (from.opcode != "ld" || !local_bytes_) return false;
-        return from.has("local") ||
-               !(from.has("global") || from.has("shared") || from.has("const") || from.has("param"));
+        const Space space = space_of(from);
+        return from.opcode == "ld" && local_bytes_ &&
+               (space == Space::kLocal || space == Space::kGeneric || space == Space::kArgument);
     }
 
     bool is_tracked(uint32_t id) const { return slots_[id] != kUntracked; }

@@ -21,6 +21,14 @@ inline int64_t literal(const Operand& operand, const std::string& refused = "") 
     return operand.value;
 }
 
+// Return the first entry of a table for which a condition holds. Refuse the instruction if there is none.
+template <class Entry, size_t size, class Condition>
+const Entry& entry_of(const Entry (&table)[size], Condition holds, const std::string& refused = "") {
+    for (const Entry& entry : table)
+        if (holds(entry)) return entry;
+    refuse(refused);
+}
+
 inline Space space_of(const Source& ins) {
     return ins.has("global")     ? Space::kGlobal
            : ins.has("shared")   ? Space::kShared

@@ -32,7 +32,7 @@ bool Handovers::hands_over(const Program& program) {
 void Handovers::start_batch(const std::vector<int64_t>& block_numbers) {
     number_ = int32_t(blocks_.size());
     blocks_.push_back(block_numbers);
-    past_.assign(block_numbers.size(), Past());
+    past_.assign(block_numbers.size(), Clocks());
 }
 
 void Handovers::keep(const Instruction& ins, const Resolved& at, uint32_t bytes) {
@@ -50,7 +50,7 @@ const uint8_t* Handovers::overlooked(const Instruction& ins, const Resolved& at,
     if (at.space != Space::kGlobal || !acquires(batch_.program.sources[ins.source])) return nullptr;
     const auto state = states_.find({at.buffer, uint64_t(at.places[lane] - batch_.launch.buffers[at.buffer].bytes)});
     if (state == states_.end()) return nullptr;
-    const auto& [release, before, looked] = state->second;
+    const auto& [released, before, looked] = state->second;
     return before.size() < bytes || looked.count({number_, at.warp}) ? nullptr : before.data();
 }
 
@@ -96,31 +96,23 @@ void Handovers::record(const Instruction& ins, const std::vector<Resolved>& all,
 bool Handovers::known(const Word& word, uint32_t warp) const {
     if (word.warp < 0) return true;
     if (word.batch == number_) return word.time <= clocks_.seen(warp, uint32_t(word.warp));
-    const Past& past = past_[warp / batch_.warps_per_block];
+    const Clocks& past = past_[warp / batch_.warps_per_block];
     const auto row = past.find(word.batch);
     return row != past.end() && word.time <= row->second[size_t(word.warp)];
 }
 
-void Handovers::learn_past(Past& past, const Past& more) {
-    for (const auto& [batch, row] : more) learn(past[batch], row);
-}
-
 void Handovers::release(uint32_t warp, State& state, bool is_atomic) {
-    Release made{number_, clocks_.snapshot(warp), past_[warp / batch_.warps_per_block]};
-    if (is_atomic && state.release) {  // readers of the new value are also ordered after the previous release
-        learn_past(made.past, state.release->past);
-        if (state.release->batch == number_) learn(made.row, state.release->row);
-        else learn(made.past[state.release->batch], state.release->row);
-    }
-    state.release = std::move(made);
+    Clocks made = past_[warp / batch_.warps_per_block];
+    made[number_] = clocks_.snapshot(warp);
+    if (is_atomic)  // readers of the new value are also ordered after the previous release
+        for (const auto& [batch, row] : state.released) learn(made[batch], row);
+    state.released = std::move(made);
 }
 
 void Handovers::acquire(uint32_t warp, const State& state) {
-    if (!state.release) return;
-    Past& past = past_[warp / batch_.warps_per_block];
-    learn_past(past, state.release->past);
-    if (state.release->batch == number_) clocks_.learn(warp, state.release->row);
-    else learn(past[state.release->batch], state.release->row);
+    for (const auto& [batch, row] : state.released)
+        if (batch == number_) clocks_.learn(warp, row);
+        else learn(past_[warp / batch_.warps_per_block][batch], row);
 }
 
 void Handovers::fail(const Instruction& ins, uint32_t buffer, uint64_t word, uint32_t warp, bool write) {

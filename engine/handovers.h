@@ -11,7 +11,6 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <set>
 
 #include "batch.h"
@@ -37,18 +36,12 @@ class Handovers {
 
   private:
     using Place = std::pair<uint32_t, uint64_t>;  // buffer and byte
-    using Past = std::map<int32_t, Knowledge>;  // keyed by batch: clocks of the warps of earlier batches
-    struct Release {
-        int32_t batch;
-        Knowledge row;
-        Past past;
-    };
+    using Clocks = std::map<int32_t, Knowledge>;  // keyed by batch: clocks of its warps
     struct Word {
         int32_t warp = -1, batch = 0, time = 0;
     };
-    static void learn_past(Past& past, const Past& more);
     struct State {
-        std::optional<Release> release;
+        Clocks released;  // by the last release, or empty
         std::vector<uint8_t> before;  // value before the last release
         std::set<std::pair<int32_t, uint32_t>> looked;  // batch and warp of each reader since the last release
     };
@@ -62,7 +55,7 @@ class Handovers {
     int32_t number_ = 0;  // batch number
     std::map<uint32_t, std::vector<Word>> words_;
     std::map<Place, State> states_;
-    std::vector<Past> past_;  // indexed by block of the batch
+    std::vector<Clocks> past_;  // of earlier batches, indexed by block of the batch
     std::vector<std::vector<int64_t>> blocks_;  // block numbers of every batch
 };
 

@@ -163,11 +163,16 @@ auto for_width(uint32_t width, Call call) {
     }
 }
 
-// Call a function once per warp with (warp, first lane, mask).
+// Call a function once per warp with (warp, first lane, mask). Return the number of warps.
 template <class Each>
-inline void each_warp(Batch& batch, const Instruction& ins, Each each) {
+inline uint64_t each_warp(Batch& batch, const Instruction& ins, Each each) {
+    uint64_t warps = 0;
     for (uint32_t i = 0; i < batch.running; i++)
-        if (const uint32_t mask = batch.mask(i, ins)) each(batch.warps()[i], batch.warps()[i] * kWarp, mask);
+        if (const uint32_t mask = batch.mask(i, ins)) {
+            each(batch.warps()[i], batch.warps()[i] * kWarp, mask);
+            warps++;
+        }
+    return warps;
 }
 
 }  // namespace kernrec

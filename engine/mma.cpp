@@ -163,9 +163,7 @@ void multiply(Batch& batch, const Instruction& ins) {
     const MatrixMultiply& product = form.product;
     batch.require_whole_warps(ins);
     const size_t b = size_t(form.a), c = b + size_t(form.b), d = c + size_t(form.c);
-    uint64_t warps = 0;
-    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t) {
-        ++warps;
+    const uint64_t warps = each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t) {
         if (product.a == Type::kF64) {  // there is only one tile
             const Fragments<uint64_t> all(batch, ins.list, first);
             return multiply_f64(product, all.from(0), all.from(b), all.from(c), all.from(d));

@@ -181,7 +181,6 @@ class WarpgroupOperations {
         std::vector<InFlight> in_flight;
         bool fenced = false;
         std::vector<bool> touched;  // for each row: was it accessed since the last fence
-        bool any_touched = false;
     };
     std::vector<Group> groups_;
 };

@@ -37,17 +37,6 @@ uint32_t Readers::unordered_among_all(const Observer& observer, size_t place) co
     return other;
 }
 
-RaceDetector::RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block, uint32_t cluster_blocks)
-    : clocks(warps_per_block * blocks),
-      stride_((shared_bytes + kPiece - 1) / kPiece * kPiece),
-      warps_per_block_(warps_per_block),
-      cluster_blocks_(cluster_blocks),
-      warps_per_cluster_(warps_per_block * cluster_blocks),
-      blocks_(blocks),
-      size_(size_t(stride_) * blocks),
-      reads_(size_, warps_per_cluster_),
-      async_reads_(size_ / kPiece, warps_per_cluster_) {}
-
 void RaceDetector::start_batch(const std::vector<int64_t>& block_numbers) {
     block_numbers_ = block_numbers;
     clocks.start_batch();
@@ -121,10 +110,8 @@ void RaceDetector::acquire(uint32_t warp, size_t place) {
 
 // Report an access that is not ordered after the earlier writers, or after each earlier reader.
 void RaceDetector::check(uint32_t source, const Observer& observer, Span span, bool write) const {
-    for (size_t place = span.first; place < span.end; place++) {
-        if (place > span.first && writes_[place] == writes_[place - 1]) continue;  // often one access wrote all
+    for (size_t place = span.first; place < span.end; place++)
         if (!observer.is_after(writes_[place])) fail_at(source, observer.warp, place, writes_[place].by, write, true);
-    }
     if (!write) return;
     for (size_t place = span.first; place < span.end; place++)
         if (const uint32_t reader = reads_.unordered(observer, place); reader != Readers::kNobody)
@@ -159,21 +146,19 @@ void RaceDetector::record(uint32_t source, const std::vector<Resolved>& all, uin
         for (size_t place = span.first; place < span.end && !write; place++) reads_.add(by, place);
     });
     if (!write) return;
-    std::vector<std::pair<Observer, size_t>> agreed;  // other warps that store the same value
-    // Check all lanes before recording any, because lanes of one access do not race with each other if they agree.
+    // Lanes of one access do not race with each other if they agree. They share either all bytes or none.
+    std::vector<std::pair<Observer, Span>> agreed;
     each([&](const Observer& by, Span span) {
-        Access other;
-        bool is_after = true;
-        for (size_t place = span.first; place < span.end; place++) {
-            if (!(writes_[place] == other)) is_after = by.is_after(other = writes_[place]);
-            if (is_after) continue;
-            if (!agree) fail_at(source, by.warp, place, other.by, true, true);
-            agreed.push_back({observer(other.by), place});
+        const Access other = writes_[span.first];
+        if (!by.is_after(other)) {
+            if (!agree) fail_at(source, by.warp, span.first, other.by, true, true);
+            agreed.push_back({observer(other.by), span});
         }
         this->write(span, by.access());
         if (!is_copy) stored_[span.first / kPiece] = int16_t(by.warp + 1);
     });
-    for (const auto& [other, place] : agreed) reads_.add(other, place);  // so that later stores race with them
+    for (const auto& [other, span] : agreed)  // so that later stores race with all of these warps
+        for (size_t place = span.first; place < span.end; place++) reads_.add(other, place);
 }
 
 // --- Asynchronous accesses ---

@@ -42,8 +42,6 @@ struct AsyncRead {
 struct Access {
     uint32_t by = 0;
     int32_t time = 0;
-
-    bool operator==(const Access& other) const { return by == other.by && time == other.time; }
 };
 
 // Warp at a time: its vector clock, and the least time in it of the warps of its cluster.
@@ -99,7 +97,12 @@ class Readers {
 // A place is a byte of the batch's shared memory.
 class RaceDetector {
   public:
-    RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block, uint32_t cluster_blocks);
+    RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block, uint32_t cluster_blocks)
+        : clocks(warps_per_block * blocks),
+          stride_((shared_bytes + kPiece - 1) / kPiece * kPiece),
+          blocks_(blocks),
+          warps_per_block_(warps_per_block),
+          cluster_blocks_(cluster_blocks) {}
 
     void start_batch(const std::vector<int64_t>& block_numbers);
     // Record that all warps of a block, or of the blocks of a cluster, passed a barrier.
@@ -152,12 +155,13 @@ class RaceDetector {
                               bool other_wrote) const;
     [[noreturn]] void fail_ended(uint32_t source, size_t place, uint32_t user) const;
 
-    uint32_t stride_, warps_per_block_, cluster_blocks_, warps_per_cluster_, blocks_;
-    size_t size_;  // bytes of all shared memory
+    uint32_t stride_, blocks_, warps_per_block_, cluster_blocks_;
+    uint32_t warps_per_cluster_ = warps_per_block_ * cluster_blocks_;
+    size_t size_ = size_t(stride_) * blocks_;  // bytes of all shared memory
     std::vector<int64_t> block_numbers_;
     std::vector<Access> writes_;  // last write of each byte
-    Readers reads_;  // by threads, of each byte
-    Readers async_reads_;  // by finished asynchronous operations, of each piece
+    Readers reads_{size_, warps_per_cluster_};  // by threads, of each byte
+    Readers async_reads_{size_ / kPiece, warps_per_cluster_};  // by finished asynchronous operations, of each piece
     std::vector<int16_t> reading_;  // number of asynchronous operations in flight that read each piece
     // Stores to each piece. 0: visible to asynchronous operations; -1: stored before a barrier; n + 1: stored by warp
     // n.

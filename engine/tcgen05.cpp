@@ -44,10 +44,8 @@ void relinquish(Batch& batch, const Instruction& ins) {
 
 void wait(Batch& batch, const Instruction& ins) {
     batch.require_whole_warps(ins);
-    uint64_t warps = 0;
-    each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) {
+    const uint64_t warps = each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) {
         batch.work().tensor.wait(batch, warp, ins.mode ? TensorUse::kLoaded : TensorUse::kStored);
-        warps++;
     });
     batch.count("tcgen05.waits", warps);
 }
@@ -111,11 +109,9 @@ void move(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<MoveForm>(ins);
     batch.require_whole_warps(ins);
     const uint32_t halves = form.packed ? 2 : 1;
-    uint64_t warps = 0;
-    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t) {
-        warps++;
+    const uint64_t warps = each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t) {
         const Cells cells = cells_of(batch, form, warp);
-        batch.work().tensor.begin(batch, warp, form.store ? TensorUse::kStored : TensorUse::kLoaded, cells);
+        batch.work().tensor.move(batch, warp, form.store ? TensorUse::kStored : TensorUse::kLoaded, cells);
         TensorMemory& memory = memory_of(batch, first);
         const Cell* cell = cells.data();
         for (uint32_t t = 0; t < kWarp; t++)
@@ -137,18 +133,17 @@ void decode_move(Decoder& decoder, const Source& ins) {
     const Modifiers& modifiers = ins.modifiers;
     const bool store = modifiers[0] == "st";
     const bool packed = modifiers.size() == 8 && modifiers[5] == (store ? "unpack" : "pack") && modifiers[6] == "16b";
-    const auto* const shape = std::find_if(std::begin(kMoveShapes), std::end(kMoveShapes),
-                                           [&](const MoveShape& each) { return modifiers[3] == each.name; });
+    const MoveShape& shape = entry_of(kMoveShapes, [&](const MoveShape& each) { return modifiers[3] == each.name; });
     const int times = modifiers[4].size() > 1 && modifiers[4][0] == 'x' ? parse_int(modifiers[4].substr(1)) : -1;
     if (modifiers[1] != "sync" || modifiers[2] != "aligned" || modifiers.back() != "b32" || times < 1 ||
-        shape == std::end(kMoveShapes) || modifiers.size() != (packed ? 8u : 6u))
+        modifiers.size() != (packed ? 8u : 6u))
         refuse();
-    const size_t registers = shape->registers * size_t(std::min(times, 1024));
+    const size_t registers = shape.registers * size_t(std::min(times, 1024));
     if (registers > kMostMoveRegisters) refuse(joined(registers, " registers, at most ", kMostMoveRegisters));
     // A store has the address, the distance of the halves if any, and the registers. A load has the registers first.
     const Operands& operands = ins.operands;
-    const bool splits = std::string(shape->name) == "16x32bx2";
-    MoveForm form{shape, store, packed};
+    const bool splits = std::string(shape.name) == "16x32bx2";
+    MoveForm form{&shape, store, packed};
     form.address = decoder.access(operands[store ? 0 : 1], Space::kGeneric);
     if (splits) {
         const int64_t split = literal(operands[store ? 1 : 2], "a distance of the halves that is no literal");
@@ -289,165 +284,153 @@ void decode_row(const MultiplyForm& form, Type type, const uint8_t* bytes, doubl
     }
 }
 
+// Return the thread blocks that take part in a multiplication.
+std::vector<uint32_t> blocks_of(Batch& batch, int ctas, uint32_t lane) {
+    const uint32_t block = batch.lane_block(lane);
+    if (ctas == 1) return {block};
+    require_pair(batch);
+    return {block & ~1u, block | 1u};
+}
+
 // One `tcgen05.mma` of one thread. It reads its inputs, which operations in flight must not hinder, then multiplies.
-class Multiplication {
-  public:
-    Multiplication(Batch& batch, const MultiplyForm& form, uint32_t lane)
-        : batch_(batch),
-          form_(form),
-          lane_(lane),
-          says_(instruction_descriptor(batch, uint32_t(batch.value(form.descriptor, lane)), form)),
-          depth_(kTileRowBytes / stored_bytes(says_.a) * (form.kind.packed ? 2 : 1)),
-          adds_d_(form.enable ? bool(batch.value(form.enable, lane)) != form.enable_inverted : form.enabled),
-          a_(size_t(says_.m) * depth_),
-          b_(size_t(says_.n) * depth_) {
-        const uint32_t block = batch.lane_block(lane);
-        if (form.ctas == 2) require_pair(batch);
-        blocks_ = form.ctas == 1 ? std::vector<uint32_t>{block} : std::vector<uint32_t>{block & ~1u, block | 1u};
-        rows_ = says_.m / uint32_t(blocks_.size());
-    }
+struct Multiplication {
+    Batch& batch;
+    const MultiplyForm& form;
+    uint32_t lane;
+    InstructionDescriptor says = instruction_descriptor(batch, uint32_t(batch.value(form.descriptor, lane)), form);
+    uint32_t depth = kTileRowBytes / stored_bytes(says.a) * (form.kind.packed ? 2 : 1);  // elements along K
+    bool adds_d = form.enable ? bool(batch.value(form.enable, lane)) != form.enable_inverted : form.enabled;
+    std::vector<double> a = std::vector<double>(size_t(says.m) * depth);  // M x K
+    std::vector<double> b = std::vector<double>(size_t(says.n) * depth);  // N x K
+    std::vector<uint32_t> blocks = blocks_of(batch, form.ctas, lane);     // positions in the batch
+    uint32_t rows = says.m / uint32_t(blocks.size());                     // per block
+    TensorOperation operation = {};
 
     void run() {
-        const uint32_t count = uint32_t(blocks_.size());
-        for (const uint32_t block : blocks_) operation_.written.push_back({block, cells_of_d()});
+        const uint32_t count = uint32_t(blocks.size());
+        for (const uint32_t block : blocks) operation.written.push_back({block, cells_of_d()});
         for (uint32_t i = 0; i < count; ++i)
-            if (form_.a) read_shared(i, form_.a, rows_, says_.a, says_.a_mn_major, a_);
+            if (form.a) read_shared(i, form.a, rows, says.a, says.a_mn_major, a);
             else read_tensor_a(i);
-        for (uint32_t i = 0; i < count; ++i) read_shared(i, form_.b, says_.n / count, says_.b, says_.b_mn_major, b_);
-        if (form_.kind.vector) {
-            scale(a_, says_.first_scale_a, form_.scale_a, says_.m, count);
-            scale(b_, says_.first_scale_b, form_.scale_b, says_.n, 1);
+        for (uint32_t i = 0; i < count; ++i) read_shared(i, form.b, says.n / count, says.b, says.b_mn_major, b);
+        if (form.kind.vector) {
+            scale(a, says.first_scale_a, form.scale_a, says.m, count);
+            scale(b, says.first_scale_b, form.scale_b, says.n, 1);
         }
-        batch_.work().tensor.issue(batch_, lane_, operation_);
+        batch.work().tensor.issue(batch, lane, operation);
         multiply();
         count_events();
     }
 
-  private:
-    uint32_t address(const Instruction& access) const { return uint32_t(address_at(batch_, access, lane_)); }
-    TensorMemory& memory(size_t i) const { return batch_.work().tensor.memories[blocks_[i]]; }
+    uint32_t address(const Instruction& access) const { return uint32_t(address_at(batch, access, lane)); }
+    TensorMemory& memory(size_t i) const { return batch.work().tensor.memories[blocks[i]]; }
 
     Cells cells_of_d() const {
-        const uint32_t d = address(form_.d), n = says_.n;
-        const bool halves = rows_ == kTensorLanes / 2 && blocks_.size() == 2;
+        const uint32_t d = address(form.d), n = says.n;
+        const bool halves = rows == kTensorLanes / 2 && blocks.size() == 2;
         Cells cells;
-        for (uint32_t row = 0; row < rows_; ++row)
+        for (uint32_t row = 0; row < rows; ++row)
             for (uint32_t j = 0; j < n; ++j)
                 cells.push_back(halves ? cell_at(d, row + j / (n / 2) * 64, j % (n / 2))
-                                       : cell_at(d, lane_of_row(row, rows_), j));
+                                       : cell_at(d, lane_of_row(row, rows), j));
         return cells;
     }
 
     // Begin to read cells, and return their values.
     std::vector<uint32_t> read_cells(size_t i, Cells cells) {
-        batch_.work().tensor.begin_read(batch_, lane_, blocks_[i], cells);
+        batch.work().tensor.begin(batch, lane / kWarp, TensorUse::kRead, blocks[i], cells);
         std::vector<uint32_t> words;
         for (const Cell cell : cells) words.push_back(memory(i).value(cell));
-        operation_.read.push_back({blocks_[i], std::move(cells)});
+        operation.read.push_back({blocks[i], std::move(cells)});
         return words;
     }
 
     void read_tensor_a(size_t i) {
-        if (is_narrow(says_.a) && !form_.kind.packed)
-            batch_.fail(joined(number_name(says_.a), " numbers in tensor memory are not supported"));
+        if (is_narrow(says.a) && !form.kind.packed)
+            batch.fail(joined(number_name(says.a), " numbers in tensor memory are not supported"));
         constexpr uint32_t kWords = kTileRowBytes / 4;
         Cells cells;
-        for (uint32_t row = 0; row < rows_; ++row)
+        for (uint32_t row = 0; row < rows; ++row)
             for (uint32_t j = 0; j < kWords; ++j)
-                cells.push_back(
-                    cell_at(address(form_.a_address), blocks_.size() == 2 ? row : lane_of_row(row, rows_), j));
+                cells.push_back(cell_at(address(form.a_address), blocks.size() == 2 ? row : lane_of_row(row, rows), j));
         const std::vector<uint32_t> words = read_cells(i, std::move(cells));
-        for (uint32_t row = 0; row < rows_; ++row)
-            decode_row(form_, says_.a, reinterpret_cast<const uint8_t*>(&words[row * kWords]),
-                       &a_[(i * rows_ + row) * depth_]);
+        for (uint32_t row = 0; row < rows; ++row)
+            decode_row(form, says.a, reinterpret_cast<const uint8_t*>(&words[row * kWords]),
+                       &a[(i * rows + row) * depth]);
     }
 
     void read_shared(size_t i, const Row& descriptor, uint32_t extent, Type type, bool mn_major,
                      std::vector<double>& numbers) {
         const uint32_t size = stored_bytes(type);
-        if (mn_major && is_narrow(type)) batch_.fail(joined(number_name(type), " numbers must be K-major"));
-        const auto tile = read_tile(batch_, blocks_[i], true, batch_.value(descriptor, lane_),
-                                    {extent, kTileRowBytes / size, size, mn_major}, &operation_.places);
+        if (mn_major && is_narrow(type)) batch.fail(joined(number_name(type), " numbers must be K-major"));
+        const auto tile = read_tile(batch, blocks[i], true, batch.value(descriptor, lane),
+                                    {extent, kTileRowBytes / size, size, mn_major}, &operation.places);
         for (uint32_t row = 0; row < extent; ++row)
-            decode_row(form_, type, &tile[row * kTileRowBytes], &numbers[(i * extent + row) * depth_]);
+            decode_row(form, type, &tile[row * kTileRowBytes], &numbers[(i * extent + row) * depth]);
     }
 
     // Multiply rows of A or B by their scale factors, which `count` thread blocks hold.
     void scale(std::vector<double>& numbers, uint32_t first, const Instruction& access, uint32_t extent,
                uint32_t count) {
-        const uint32_t factors = depth_ / form_.kind.vector, rows = extent / count;
-        if (first + factors > 4) batch_.fail(joined(factors, " scale factors from byte ", first, " of a column on"));
+        const uint32_t factors = depth / form.kind.vector, height = extent / count;
+        if (first + factors > 4) batch.fail(joined(factors, " scale factors from byte ", first, " of a column on"));
         for (uint32_t i = 0; i < count; ++i) {
             Cells cells;
-            for (uint32_t row = 0; row < rows; ++row) cells.push_back(cell_at(address(access), row % 32, row / 32));
+            for (uint32_t row = 0; row < height; ++row) cells.push_back(cell_at(address(access), row % 32, row / 32));
             const std::vector<uint32_t> words = read_cells(i, std::move(cells));
-            for (uint32_t row = 0; row < rows; ++row)
-                for (uint32_t k = 0; k < depth_; ++k)
-                    numbers[(i * rows + row) * depth_ + k] *=
-                        to_double(says_.scale, words[row] >> 8 * (first + k / form_.kind.vector) & 0xFF);
+            for (uint32_t row = 0; row < height; ++row)
+                for (uint32_t k = 0; k < depth; ++k)
+                    numbers[(i * height + row) * depth + k] *=
+                        to_double(says.scale, words[row] >> 8 * (first + k / form.kind.vector) & 0xFF);
         }
     }
 
     void multiply() {
-        std::vector<double> sums(size_t(says_.m) * 8), tile(8 * depth_);
+        std::vector<double> sums(size_t(says.m) * 8), tile(8 * depth);
         std::vector<uint32_t> disabled;
-        for (const Row& row : form_.disabled) disabled.push_back(uint32_t(batch_.value(row, lane_)));
-        const double divisor = std::ldexp(1.0, -form_.shift);
-        for (uint32_t first = 0; first < says_.n; first += 8) {
+        for (const Row& row : form.disabled) disabled.push_back(uint32_t(batch.value(row, lane)));
+        const double divisor = std::ldexp(1.0, -form.shift);
+        for (uint32_t first = 0; first < says.n; first += 8) {
             for (uint32_t column = 0; column < 8; ++column)
-                for (uint32_t k = 0; k < depth_; ++k) tile[8 * k + column] = b_[(first + column) * depth_ + k];
-            multiply_tile({a_.data(), int(says_.m), int(depth_), int(depth_)}, tile.data(), sums.data());
-            for (uint32_t row = 0; row < says_.m; ++row)
+                for (uint32_t k = 0; k < depth; ++k) tile[8 * k + column] = b[(first + column) * depth + k];
+            multiply_tile({a.data(), int(says.m), int(depth), int(depth)}, tile.data(), sums.data());
+            for (uint32_t row = 0; row < says.m; ++row)
                 for (uint32_t j = 0; j < 8; ++j) {
-                    const size_t i = row / rows_;
-                    const Cell cell = operation_.written[i].cells[row % rows_ * says_.n + first + j];
+                    const size_t i = row / rows;
+                    const Cell cell = operation.written[i].cells[row % rows * says.n + first + j];
                     if (!disabled.empty() && disabled[4 * i + cell.lane / 32] >> cell.lane % 32 & 1) continue;
-                    double sum = says_.sign * sums[8 * size_t(row) + j];
-                    if (adds_d_) sum += sum_of_cell(says_.d, memory(i).value(cell)) * divisor;
-                    memory(i).put(cell, rounded_sum(says_.d, says_.saturates, sum));
+                    double sum = says.sign * sums[8 * size_t(row) + j];
+                    if (adds_d) sum += sum_of_cell(says.d, memory(i).value(cell)) * divisor;
+                    memory(i).put(cell, rounded_sum(says.d, says.saturates, sum));
                 }
         }
     }
 
     void count_events() const {
         // Count two packed 4-bit numbers as one, because both together take as long. Unpacked numbers take a byte each.
-        const uint64_t bytes = stored_bytes(says_.a), cells = uint64_t(says_.m) * says_.n;
+        const uint64_t bytes = stored_bytes(says.a), cells = uint64_t(says.m) * says.n;
         const uint64_t operations = 2 * cells * (kTileRowBytes / bytes);
-        count_operations(batch_, "mma", says_.a, operations);
-        count_operations(batch_, "tcgen05", says_.a, operations);
-        batch_.count("tcgen05.shared_bytes", operation_.places.size() * bytes);
-        const uint64_t in_tensor = form_.a ? 0 : uint64_t(says_.m) * kTileRowBytes;
-        batch_.count("tensor_memory.mma_bytes", cells * 4 * (adds_d_ ? 2 : 1) + in_tensor);
+        count_operations(batch, "mma", says.a, operations);
+        count_operations(batch, "tcgen05", says.a, operations);
+        batch.count("tcgen05.shared_bytes", operation.places.size() * bytes);
+        const uint64_t in_tensor = form.a ? 0 : uint64_t(says.m) * kTileRowBytes;
+        batch.count("tensor_memory.mma_bytes", cells * 4 * (adds_d ? 2 : 1) + in_tensor);
     }
-
-    Batch& batch_;
-    const MultiplyForm& form_;
-    uint32_t lane_;
-    InstructionDescriptor says_;
-    uint32_t depth_;  // elements along K
-    bool adds_d_;
-    std::vector<double> a_, b_;  // M x K and N x K
-    std::vector<uint32_t> blocks_;  // positions in the batch
-    uint32_t rows_ = 0;   // per block
-    TensorOperation operation_;
 };
 
 void multiply(Batch& batch, const Instruction& ins) {
-    each_lane(batch, ins, [&](uint32_t lane) { Multiplication(batch, form_of<MultiplyForm>(ins), lane).run(); });
+    each_lane(batch, ins, [&](uint32_t lane) { Multiplication{batch, form_of<MultiplyForm>(ins), lane}.run(); });
 }
 
 // Decode mma.cta_group::<n>.kind::<kind>[.block_scale[.scale_vec::<v>]].
 void decode_multiply(Decoder& decoder, const Source& ins) {
     for (const char* name : {"sp", "ws", "ashift"})
         if (ins.has(name)) refuse(std::string(".") + name);
-    const auto* const kind = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                          [&](const Kind& each) { return ins.modifiers[4] == each.name; });
+    const Kind& kind = entry_of(kKinds, [&](const Kind& each) { return ins.modifiers[4] == each.name; });
     const int ctas = parse_int(ins.modifiers[2]);
-    if (ins.modifiers[1] != "cta_group" || ins.modifiers[3] != "kind" || kind == std::end(kKinds) ||
-        (ctas != 1 && ctas != 2))
-        refuse();
-    MultiplyForm form{*kind, ctas};
-    const bool scaled = kind->vector != 0;
+    if (ins.modifiers[1] != "cta_group" || ins.modifiers[3] != "kind" || (ctas != 1 && ctas != 2)) refuse();
+    MultiplyForm form{kind, ctas};
+    const bool scaled = kind.vector != 0;
     if (ins.has("block_scale") != scaled) refuse("block scaling");
     if (scaled && (ins.has("1X") || ins.has("2X") || ins.has("block32"))) form.kind.vector = 32;
     if (scaled && (ins.has("4X") || ins.has("block16"))) form.kind.vector = 16;
@@ -535,15 +518,14 @@ void copy(Batch& batch, const Instruction& ins) {
 // Decode cp.cta_group::<n>.<shape>[.<multicast>]; Triton writes the multicast before the shape.
 void decode_copy(Decoder& decoder, const Source& ins) {
     if (ins.modifiers[1] != "cta_group") refuse();
-    const auto* const shape = std::find_if(std::begin(kCopyShapes), std::end(kCopyShapes), [&](const CopyShape& each) {
+    const CopyShape& shape = entry_of(kCopyShapes, [&](const CopyShape& each) {
         std::string multicast;
         for (size_t i = 3; i < ins.modifiers.size(); ++i)
             if (ins.modifiers[i] != each.shape) multicast += "." + ins.modifiers[i];
         return ins.has(each.shape) && multicast == each.multicast;
     });
-    if (shape == std::end(kCopyShapes)) refuse();
     emit_form(decoder, copy,
-              CopyForm{*shape, ins.modifiers[2] == "1" ? 1 : 2, decoder.access(ins.operands[0], Space::kGeneric),
+              CopyForm{shape, ins.modifiers[2] == "1" ? 1 : 2, decoder.access(ins.operands[0], Space::kGeneric),
                        decoder.value(ins.operands[1], "b64")});
 }
 

@@ -120,13 +120,12 @@ void copy_and_release(Batch& batch, const Instruction& ins) {
 const Registration kTensormap({"tensormap"}, [](Decoder& decoder, const Source& ins) {
     decoder.need_lane_address();
     if (ins.modifiers[0] == "replace" && ins.modifiers[1] == "tile") {
-        const auto* const field = std::find_if(std::begin(kFields), std::end(kFields),
-                                               [&](const Field& each) { return ins.modifiers[2] == each.name; });
-        if (field == std::end(kFields)) refuse("the field " + ins.modifiers[2]);
+        const Field& field = entry_of(
+            kFields, [&](const Field& each) { return ins.modifiers[2] == each.name; }, "the field " + ins.modifiers[2]);
         const int64_t ordinal =
             ins.operands.size() == 3 ? literal(ins.operands[1], "a dimension that is no literal") : 0;
         emit_form(decoder, replace_field,
-                  ReplaceForm{decoder.access(ins.operands[0], space_of(ins)), field, ordinal,
+                  ReplaceForm{decoder.access(ins.operands[0], space_of(ins)), &field, ordinal,
                               decoder.value(ins.operands.back(), ins.type())});
         return;
     }

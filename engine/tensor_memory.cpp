@@ -93,17 +93,11 @@ void TensorMemory::begin(TensorUse use, const Cells& cells) {
                                                    {Use::kStored, Use::kLoaded},
                                                    {Use::kStored}};
     check(cells, kHindrances[size_t(use)]);
-    for (const Cell cell : cells) {
-        int16_t& count = under_way_[size_t(use)][index(cell)];
-        count = use == Use::kStored ? int16_t(1) : int16_t(count + 1);
-    }
+    for (const Cell cell : cells) under_way_[size_t(use)][index(cell)]++;
 }
 
 void TensorMemory::finish(TensorUse use, const Cells& cells) {
-    for (const Cell cell : cells) {
-        int16_t& count = under_way_[size_t(use)][index(cell)];
-        count = use == TensorUse::kStored ? int16_t(0) : int16_t(count - 1);
-    }
+    for (const Cell cell : cells) under_way_[size_t(use)][index(cell)]--;
 }
 
 // --- Fences ---
@@ -123,7 +117,7 @@ void TensorFences::note(uint32_t warp, TensorUse use, uint32_t block, const Cell
     for (const Cell cell : cells) used_[index(use, block, warp) + part_of(cell)] = now_;
 }
 
-void TensorFences::check(const Batch& batch, uint32_t warp, bool writes, uint32_t block, const Cells& cells) const {
+void TensorFences::check(const Batch& batch, uint32_t warp, TensorUse now, uint32_t block, const Cells& cells) const {
     if (used_.empty() || cells.empty()) return;
     std::array<bool, kParts> parts{};
     uint32_t low = kTensorColumns, high = 0;
@@ -135,7 +129,7 @@ void TensorFences::check(const Batch& batch, uint32_t warp, bool writes, uint32_
     constexpr const char* kDid[] = {"stored", "loaded", "computed"};
     const uint32_t first = warp / cluster_warps_ * cluster_warps_;
     for (const TensorUse use : {TensorUse::kLoaded, TensorUse::kStored, TensorUse::kComputed}) {
-        if (use == TensorUse::kLoaded && !writes) continue;
+        if (use == TensorUse::kLoaded && (now == TensorUse::kLoaded || now == TensorUse::kRead)) continue;
         std::vector<int64_t> last(cluster_warps_);
         for (uint32_t i = 0; i < cluster_warps_; i++)
             for (size_t part = 0; part < kParts && first + i != warp; part++)
@@ -160,17 +154,16 @@ void TensorOperations::start_batch(Batch& batch) {
     moves_.clear();
 }
 
-void TensorOperations::begin_read(Batch& batch, uint32_t lane, uint32_t block, const Cells& cells) {
-    memories[block].begin(TensorUse::kRead, cells);
-    fences.check(batch, lane / kWarp, false, block, cells);
+void TensorOperations::begin(const Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells) {
+    memories[block].begin(use, cells);
+    fences.check(batch, warp, use, block, cells);
 }
 
 void TensorOperations::issue(Batch& batch, uint32_t lane, const TensorOperation& operation) {
     std::optional<AsyncRead> read;
     if (RaceDetector* races = batch.races())
         read = races->begin_read(batch.source, races->pieces_of(operation.places), {lane / kWarp});
-    for (const auto& [block, cells] : operation.written) memories[block].begin(TensorUse::kComputed, cells);
-    for (const auto& [block, cells] : operation.written) fences.check(batch, lane / kWarp, true, block, cells);
+    for (const auto& [block, cells] : operation.written) begin(batch, lane / kWarp, TensorUse::kComputed, block, cells);
     issued_[lane].push_back({operation, std::move(read)});
 }
 
@@ -199,14 +192,12 @@ void TensorOperations::commit(Batch& batch, uint32_t lane, std::vector<SharedPla
         {});
 }
 
-void TensorOperations::begin(Batch& batch, uint32_t warp, TensorUse use, Cells cells) {
-    const uint32_t block = batch.block_of(warp);
-    memories[block].begin(use, cells);
-    fences.check(batch, warp, use == TensorUse::kStored, block, cells);
+void TensorOperations::move(const Batch& batch, uint32_t warp, TensorUse use, Cells cells) {
+    begin(batch, warp, use, batch.block_of(warp), cells);
     moves_[{warp, use}].push_back(std::move(cells));
 }
 
-void TensorOperations::wait(Batch& batch, uint32_t warp, TensorUse use) {
+void TensorOperations::wait(const Batch& batch, uint32_t warp, TensorUse use) {
     const std::vector<Cells> done = std::move(moves_[{warp, use}]);
     moves_.erase({warp, use});
     const uint32_t block = batch.block_of(warp);

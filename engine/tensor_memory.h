@@ -66,9 +66,8 @@ class TensorFences {
     void tick() { now_++; }
     // `use` is kLoaded, kStored or kComputed.
     void note(uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
-    // Fail if a write of the cells by another warp is not ordered before the current use. If `writes`, also fail if a
-    // load by another warp is not ordered before the current use.
-    void check(const Batch& batch, uint32_t warp, bool writes, uint32_t block, const Cells& cells) const;
+    // Fail if a write of the cells by another warp is not ordered before the current use, or a load before a write.
+    void check(const Batch& batch, uint32_t warp, TensorUse now, uint32_t block, const Cells& cells) const;
 
   private:
     static constexpr size_t kParts = 4 * kTensorColumns;  // columns of a quarter of the lanes
@@ -97,14 +96,14 @@ struct TensorOperation {
 class TensorOperations {
   public:
     void start_batch(Batch& batch);
-    // Begin to read cells for an operation of a thread.
-    void begin_read(Batch& batch, uint32_t lane, uint32_t block, const Cells& cells);
+    // Begin to use cells.
+    void begin(const Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
     // Start an operation that a thread issues, and that already began to read cells.
     void issue(Batch& batch, uint32_t lane, const TensorOperation& operation);
     void commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places);
     // Start a warp's loads or stores, and finish all of them.
-    void begin(Batch& batch, uint32_t warp, TensorUse use, Cells cells);
-    void wait(Batch& batch, uint32_t warp, TensorUse use);
+    void move(const Batch& batch, uint32_t warp, TensorUse use, Cells cells);
+    void wait(const Batch& batch, uint32_t warp, TensorUse use);
 
     std::vector<TensorMemory> memories;  // indexed by block of the batch
     TensorFences fences;

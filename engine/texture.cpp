@@ -328,10 +328,7 @@ void fetch_texels(Batch& batch, const Instruction& ins) {
 
 void decode_place(Decoder& decoder, const Source& ins, const Operand& place, const char* type, ImageForm& form) {
     if (place.kind != OperandKind::kTexel) refuse();
-    const auto* const geometry = std::find_if(std::begin(kGeometries), std::end(kGeometries),
-                                              [&](const Geometry& each) { return ins.has(each.name); });
-    if (geometry == std::end(kGeometries)) refuse("its geometry");
-    form.geometry = *geometry;
+    form.geometry = entry_of(kGeometries, [&](const Geometry& each) { return ins.has(each.name); }, "its geometry");
     form.handle = decoder.value(place.items[0], "b64");
     const size_t first = form.geometry.layered ? 2 : 1;
     if (place.items.size() < first + form.geometry.axes) refuse(joined(place.items.size() - 1, " coordinates"));
@@ -409,12 +406,11 @@ void query(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kQuery({"txq", "suq"}, [](Decoder& decoder, const Source& ins) {
-    const auto property = std::find_if(std::begin(kProperties), std::end(kProperties),
-                                       [&](const Property& each) { return ins.has(each.name); });
-    if (property == std::end(kProperties) || ins.has("level")) refuse("this property");
+    const Property& property = entry_of(
+        kProperties, [&](const Property& each) { return ins.has(each.name) && !ins.has("level"); }, "this property");
     if (ins.operands.size() != 2 || ins.operands[1].kind != OperandKind::kAddress) refuse();
     const Row a = decoder.value(ins.operands[1].items[0], "b64"), d = decoder.write(ins.operands[0], "u32");
-    decoder.emit(query, d, a).mode = uint32_t(property - kProperties);
+    decoder.emit(query, d, a).mode = uint32_t(&property - kProperties);
 });
 
 // --- Surfaces ---
@@ -505,31 +501,21 @@ ImageForm surface_form(Decoder& decoder, const Source& ins, const Operand& place
     return form;
 }
 
-uint32_t unit_of(const Source& ins) {
-    for (const auto& [name, bytes] : {std::pair{"b8", 1u}, {"b16", 2u}, {"b32", 4u}, {"b64", 8u}})
-        if (ins.has(name)) return bytes;
-    refuse();
-}
-
-std::vector<Row> surface_registers(Decoder& decoder, const Operand& operand, uint32_t unit) {
-    std::vector<Row> rows;
-    for (const Operand& item : elements(operand)) {
-        if (item.kind == OperandKind::kNone) rows.push_back({});
-        else rows.push_back(decoder.value(item, unit == 1 ? "b16" : "b" + std::to_string(8 * unit)));
-    }
-    if (rows.size() != 1 && rows.size() != 2 && rows.size() != 4) refuse("registers");
-    return rows;
-}
-
 const Registration kSurfaceMove({"suld", "sust"}, [](Decoder& decoder, const Source& ins) {
     if (ins.operands.size() != 2) refuse();
     const bool loads = ins.opcode == "suld";
     const Operand& registers = ins.operands[loads ? 0 : 1];
     ImageForm form = surface_form(decoder, ins, ins.operands[loads ? 1 : 0]);
-    form.unit = unit_of(ins);
-    for (const Operand& item : elements(registers))
-        if (loads && item.kind != OperandKind::kNone && item.kind != OperandKind::kRegister) refuse();
-    form.targets = surface_registers(decoder, registers, form.unit);
+    constexpr std::pair<const char*, uint32_t> kUnits[] = {{"b8", 1}, {"b16", 2}, {"b32", 4}, {"b64", 8}};
+    form.unit = entry_of(kUnits, [&](const auto& each) { return ins.has(each.first); }).second;
+    for (const Operand& item : elements(registers)) {
+        const bool is_none = item.kind == OperandKind::kNone;
+        if (loads && !is_none && item.kind != OperandKind::kRegister) refuse();
+        const std::string type = form.unit == 1 ? "b16" : joined("b", 8 * form.unit);
+        form.targets.push_back(is_none ? Row{} : decoder.value(item, type));
+    }
+    const size_t count = form.targets.size();
+    if (count != 1 && count != 2 && count != 4) refuse("registers");
     emit_form(decoder, loads ? move_surface<false> : move_surface<true>, std::move(form));
 });
 
@@ -540,11 +526,10 @@ const Registration kSurfaceReduction({"sured"}, [](Decoder& decoder, const Sourc
     ImageForm form = surface_form(decoder, ins, ins.operands[0]);
     form.reduction = reduction_of(name);
     constexpr const char* names[] = {"b32", "b64", "u32", "s32", "u64", "s64"};
-    const auto* const type = std::find_if(std::begin(names), std::end(names), [&](auto each) { return ins.has(each); });
-    if (type == std::end(names)) refuse();
-    form.type = number_type(*type);
+    const char* const type = entry_of(names, [&](const char* each) { return ins.has(each); });
+    form.type = number_type(type);
     form.unit = uint32_t(number_bits(form.type)) / 8;
-    form.targets = {decoder.value(ins.operands[1], *type)};
+    form.targets = {decoder.value(ins.operands[1], type)};
     decoder.note_atomic(Space::kGlobal);
     emit_form(decoder, reduce_surface, std::move(form));
 });

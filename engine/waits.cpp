@@ -37,16 +37,9 @@ uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
     const uint32_t asks = mask & guarded(test.barrier, warp);
     uint32_t held = 0;
     if (asks) {
-        const uint32_t before = running, warp0 = running_warps_[0], mask0 = running_masks_[0], source0 = source;
-        source = test.barrier.source;  // for errors
-        running = 1;
-        running_warps_[0] = warp;
-        running_masks_[0] = asks;
-        const std::vector<LanePlace> uses = barriers_of(*this, test.barrier);
-        running = before;
-        running_warps_[0] = warp0;
-        running_masks_[0] = mask0;
-        source = source0;
+        const uint32_t before = std::exchange(source, test.barrier.source);  // for errors
+        const auto uses = with_lanes({{warp, asks}}, [&] { return barriers_of(*this, test.barrier); });
+        source = before;
         uint32_t waiting = 0;
         for (const auto& [lane, place] : uses) {
             if (work_->mbarriers.passed({lane, place}, test.parity(*this, lane))) continue;

@@ -61,7 +61,6 @@ void WarpgroupOperations::touch(uint32_t number, const std::vector<Row>& rows, c
                 FaultKind::kEmulation, first,
                 "accesses a register that " + named(entry.source) + " still uses; a wgmma.wait_group must come first");
     }
-    group.any_touched = true;
     for (const Row& row : rows) {
         if (group.touched.size() <= row.index) group.touched.resize(row.index + 1);
         group.touched[row.index] = true;
@@ -71,19 +70,17 @@ void WarpgroupOperations::touch(uint32_t number, const std::vector<Row>& rows, c
 void WarpgroupOperations::fence(uint32_t number) {
     Group& group = groups_[number];
     group.fenced = true;
-    if (group.any_touched) std::fill(group.touched.begin(), group.touched.end(), false);
-    group.any_touched = false;
+    group.touched.clear();
 }
 
 void WarpgroupOperations::start(Batch& batch, uint32_t number, const WgmmaForm& form,
                                 const std::vector<size_t>& places) {
     Group& group = groups_[number];
     if (!group.fenced) batch.fail("the kernel executed no wgmma.fence before this");
-    if (group.any_touched)
-        for (const std::vector<uint32_t>* rows : {&form.accumulator_rows, &form.input_rows})
-            for (const uint32_t row : *rows)
-                if (row < group.touched.size() && group.touched[row])
-                    batch.fail("the kernel executed no wgmma.fence after the last access to its registers");
+    for (const std::vector<uint32_t>* rows : {&form.accumulator_rows, &form.input_rows})
+        for (const uint32_t row : *rows)
+            if (row < group.touched.size() && group.touched[row])
+                batch.fail("the kernel executed no wgmma.fence after the last access to its registers");
     for (const InFlight& other : group.in_flight) {
         const WgmmaForm& before = *other.form;
         const bool sums = &before == &form || overlap(form.accumulator_rows, before.accumulator_rows);
