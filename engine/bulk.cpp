@@ -266,10 +266,7 @@ void decode_tensor(Decoder& decoder, const Source& ins, const Operands& operands
     const Operand &texel = operands[form.has_barrier ? 1 : 0], &shared = operands[form.has_barrier ? 0 : 1];
     if (texel.kind != OperandKind::kTexel || shared.kind != OperandKind::kAddress) refuse("operands");
     decode_ends(decoder, ins, operands, 2, form);
-    Operand map;
-    map.kind = OperandKind::kAddress;
-    map.items = {texel.items[0]};
-    form.map = decoder.access(map, Space::kGeneric);
+    form.map = decoder.access(as_address(texel.items[0]), Space::kGeneric);
     for (size_t i = 1; i < texel.items.size(); i++)
         for (const Operand& item : elements(texel.items[i])) form.coordinates.push_back(decoder.value(item, "s32"));
     form.target = decoder.access(shared, Space::kShared);

@@ -46,21 +46,11 @@ void map_addresses(Batch& batch, const Instruction& ins) {
     });
 }
 
-// Return an address, or the register or variable that holds one.
-std::pair<Row, int64_t> address_of(Decoder& decoder, const Operand& operand) {
-    if (operand.kind == OperandKind::kAddress) return decoder.address(operand);
-    Operand address;
-    address.kind = OperandKind::kAddress;
-    address.items = {operand};
-    if (operand.kind != OperandKind::kRegister && operand.kind != OperandKind::kSymbol) refuse("address");
-    return decoder.address(address);
-}
-
 const Registration kMapa({"mapa"}, [](Decoder& decoder, const Source& ins) {
     if (ins.operands.size() != 3) refuse();
     const std::string& type = ins.type();
     if ((type != "u32" && type != "u64") || (type == "u32" && !ins.has("shared"))) refuse();
-    const auto [base, offset] = address_of(decoder, ins.operands[1]);
+    const auto [base, offset] = decoder.address(as_address(ins.operands[1]));
     const Row rank = decoder.value(ins.operands[2], "u32"), d = decoder.write(ins.operands[0], type);
     decoder.emit(map_addresses, d, base, rank).immediate = offset;
 });
@@ -74,7 +64,7 @@ void ranks_of_addresses(Batch& batch, const Instruction& ins) {
 
 const Registration kRank({"getctarank"}, [](Decoder& decoder, const Source& ins) {
     if (ins.operands.size() != 2) refuse();
-    const auto [base, offset] = address_of(decoder, ins.operands[1]);
+    const auto [base, offset] = decoder.address(as_address(ins.operands[1]));
     const Row d = decoder.write(ins.operands[0], "b32");
     Instruction& made = decoder.emit(ranks_of_addresses, d, base);
     made.immediate = offset;

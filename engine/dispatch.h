@@ -15,6 +15,16 @@ inline Operands elements(const Operand& operand) {
     return operand.kind == OperandKind::kVector ? operand.items : Operands{operand};
 }
 
+// Return an address operand, also of a register or variable that holds the address.
+inline Operand as_address(const Operand& operand) {
+    if (operand.kind == OperandKind::kAddress) return operand;
+    if (operand.kind != OperandKind::kRegister && operand.kind != OperandKind::kSymbol) refuse("address");
+    Operand address;
+    address.kind = OperandKind::kAddress;
+    address.items = {operand};
+    return address;
+}
+
 // Return the value of an integer literal. Refuse any other operand.
 inline int64_t literal(const Operand& operand, const std::string& refused = "") {
     if (operand.kind != OperandKind::kInteger) refuse(refused);

@@ -198,7 +198,7 @@ struct MultiplyForm {
     Row a, b, descriptor;  // matrix descriptors (without `a`, A is in tensor memory), and the instruction descriptor
     std::vector<Row> disabled;  // masks of lanes of D that keep their values: 4 words per block
     Row enable;
-    bool enable_inverted = false, enabled = true;
+    bool enable_inverted = false;
     int shift = 0;  // D is first divided by 2^shift
 };
 
@@ -299,7 +299,7 @@ struct Multiplication {
     uint32_t lane;
     InstructionDescriptor says = instruction_descriptor(batch, uint32_t(batch.value(form.descriptor, lane)), form);
     uint32_t depth = kTileRowBytes / stored_bytes(says.a) * (form.kind.packed ? 2 : 1);  // elements along K
-    bool adds_d = form.enable ? bool(batch.value(form.enable, lane)) != form.enable_inverted : form.enabled;
+    bool adds_d = bool(batch.value(form.enable, lane)) != form.enable_inverted;
     std::vector<double> a = std::vector<double>(size_t(says.m) * depth);  // M x K
     std::vector<double> b = std::vector<double>(size_t(says.n) * depth);  // N x K
     std::vector<uint32_t> blocks = blocks_of(batch, form.ctas, lane);     // positions in the batch
@@ -449,9 +449,7 @@ void decode_multiply(Decoder& decoder, const Source& ins) {
         for (const Operand& item : operands[next++].items) form.disabled.push_back(decoder.value(item, "u32"));
         if (form.disabled.size() != 4u * unsigned(ctas)) refuse(joined(form.disabled.size(), " masks of lanes"));
     }
-    const Operand& enable = operands[next++];
-    if (enable.kind == OperandKind::kInteger) form.enabled = enable.value != 0;
-    else std::tie(form.enable, form.enable_inverted) = decoder.flag(enable);
+    std::tie(form.enable, form.enable_inverted) = decoder.flag(operands[next++]);
     if (next < operands.size()) {
         const int64_t shift = literal(operands[next++]);
         if (shift < -1000 || shift > 1000) refuse();

@@ -157,8 +157,7 @@ const Registration kFence({"fence"}, [](Decoder& decoder, const Source& ins) {
             decoder.emit(release_maps);
             return;
         }
-        const Instruction access = decoder.access(ins.operands[0], Space::kGeneric);
-        decoder.emit(acquire_map, {}, access.a).immediate = access.immediate;
+        decoder.emit_access(acquire_map, ins.operands[0], Space::kGeneric, {});
         return;
     }
     decoder.emit(of_proxies && ins.modifiers[1] == "async" ? make_visible : nothing);

@@ -20,8 +20,8 @@ struct WgmmaForm {
     std::vector<Row> accumulators, inputs;  // registers of D, and of A if A is not in shared memory
     std::vector<uint32_t> accumulator_rows, input_rows;  // row numbers, ascending
     Row a, b;  // descriptors
-    Row scale_d;  // operand scale-d; if it is a constant, the row is empty and `adds_d` is the value
-    bool scale_d_inverted = false, adds_d = true;
+    Row scale_d;  // operand scale-d
+    bool scale_d_inverted = false;
     bool a_mn_major = false, b_mn_major = false;
     int sign = 1;  // imm-scale-a times imm-scale-b
 };
@@ -50,17 +50,12 @@ void WarpgroupOperations::start_batch(Batch& batch) {
 
 void WarpgroupOperations::touch(uint32_t number, const std::vector<Row>& rows, const std::vector<uint32_t>& sources) {
     Group& group = groups_[number];
-    for (const InFlight& entry : group.in_flight) {
-        uint32_t first = ~0u;
-        for (size_t i = 0; i < rows.size(); i++)
-            if (sources[i] < first &&
-                (has(entry.form->accumulator_rows, rows[i].index) || has(entry.form->input_rows, rows[i].index)))
-                first = sources[i];
-        if (first != ~0u)
-            throw Fault(
-                FaultKind::kEmulation, first,
-                "accesses a register that " + named(entry.source) + " still uses; a wgmma.wait_group must come first");
-    }
+    for (size_t i = 0; i < rows.size(); i++)
+        for (const auto& [source, form, committed, read] : group.in_flight)
+            if (has(form->accumulator_rows, rows[i].index) || has(form->input_rows, rows[i].index))
+                throw Fault(FaultKind::kEmulation, sources[i],
+                            joined("accesses a register that ", named(source),
+                                   " still uses; a wgmma.wait_group must come first"));
     for (const Row& row : rows) {
         if (group.touched.size() <= row.index) group.touched.resize(row.index + 1);
         group.touched[row.index] = true;
@@ -176,9 +171,7 @@ void multiply(Batch& batch, const Instruction& ins) {
             double* numbers = &b[size_t(column / 8) * 8 * size_t(k) + size_t(column % 8)];
             for (int i = 0; i < k; ++i) numbers[8 * i] = row[i];
         }
-        const bool adds_d = form.scale_d
-                                ? bool(batch.value(form.scale_d, group.first_warp * kWarp)) != form.scale_d_inverted
-                                : form.adds_d;
+        const bool adds_d = bool(batch.value(form.scale_d, group.first_warp * kWarp)) != form.scale_d_inverted;
         for (uint32_t quarter = 0; quarter < 4; quarter++) {  // 16 rows of A and D per warp
             const uint32_t first = (group.first_warp + quarter) * kWarp;
             const Fragments<uint32_t> d(batch, form.accumulators, first);
@@ -250,7 +243,7 @@ void decode_multiply(Decoder& decoder, const Source& ins) {
     WgmmaForm form;
     form.product = product_of(ins);
     form.name = ins.modifiers;
-    const Operand &a = ins.operands[1], &scale = ins.operands[3];
+    const Operand& a = ins.operands[1];
     const bool in_registers = a.kind == OperandKind::kVector;
     const Type d_type = form.product.d, a_type = form.product.a;
     form.accumulators =
@@ -265,8 +258,7 @@ void decode_multiply(Decoder& decoder, const Source& ins) {
         form.b_mn_major = option(ins, in_registers ? 6 : 7, "imm-trans", 0, 1);
     }
     form.sign = int(option(ins, 4, "imm-scale", 1, -1) * option(ins, 5, "imm-scale", 1, -1));
-    if (scale.kind == OperandKind::kInteger) form.adds_d = scale.value != 0;
-    else std::tie(form.scale_d, form.scale_d_inverted) = decoder.flag(scale);
+    std::tie(form.scale_d, form.scale_d_inverted) = decoder.flag(ins.operands[3]);
     emit_form(decoder, multiply, std::move(form));
 }
 
