@@ -1,7 +1,7 @@
 // Finds the bytes that loads and stores access, and reports invalid addresses.
 #include <algorithm>
 #include <iterator>
-#include <optional>
+#include <map>
 #include <tuple>
 
 #include "batch.h"
@@ -15,10 +15,32 @@ namespace {
 // Indexed by the window number of a generic address.
 constexpr Space kWindows[] = {Space::kGlobal, Space::kShared, Space::kLocal, Space::kConst, Space::kParam};
 
-constexpr const char* kRegions[] = {
-    "", "", "shared memory", "local memory", "constant memory", "parameters", "arguments of calls"};
-
 }  // namespace
+
+KERNREC_INLINE Batch::Memory Batch::memory_at(Space space, int64_t address) const {
+    const auto memory = [](const char* name, const std::vector<uint8_t>& bytes, uint64_t size, bool writable) {
+        return Memory{name, 0, size, const_cast<uint8_t*>(bytes.data()), writable};
+    };
+    switch (space) {
+        case Space::kGlobal: {
+            const int64_t number = address >> kBufferShift;
+            if (number < 1 || uint64_t(number) > launch.buffers.size()) return {};
+            const Region& buffer = launch.buffers[number - 1];
+            return {buffer.name.c_str(), number << kBufferShift, buffer.size, buffer.bytes, buffer.writable};
+        }
+        case Space::kShared: return memory("shared memory", shared_, launch.shared_bytes, true);
+        case Space::kLocal: return memory("local memory", local_, launch.local_bytes, true);
+        case Space::kArgument: return memory("arguments of calls", argument_, launch.argument_bytes, true);
+        case Space::kConst: return memory("constant memory", launch.constants, launch.constant_bytes, false);
+        case Space::kParam: return memory("parameters", launch.parameters, launch.parameter_bytes, false);
+        default: return {};
+    }
+}
+
+bool Batch::in_cluster(int64_t address, uint32_t bytes) const {
+    const int64_t rank = (address >> kRankShift) - 1, byte = address & ((1 << kRankShift) - 1);
+    return rank >= -1 && rank < int64_t(cluster_blocks()) && byte + bytes <= launch.shared_bytes;
+}
 
 KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes, bool write, bool narrow,
                                           Resolved& at) {
@@ -75,60 +97,35 @@ KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes
     }
     at.space = space;
     std::memcpy(at.addresses, raw, sizeof raw);
-    auto within = [&](int64_t base, uint64_t size) { return low >= base && uint64_t(high - base) + bytes <= size; };
-    uint8_t* base = nullptr;
-    switch (space) {
-        case Space::kGlobal: {
-            const int64_t number = low >> kBufferShift;
-            if (number != high >> kBufferShift || number < 1 || uint64_t(number) > launch.buffers.size()) return false;
-            const Region& region = launch.buffers[number - 1];
-            const int64_t start = number << kBufferShift;
-            if (!within(start, region.size) || (write && !region.writable)) return false;
-            at.buffer = uint32_t(number - 1);
-            for (uint32_t lane = 0; lane < kWarp; lane++) at.places[lane] = region.bytes + (raw[lane] - start);
-            return true;
+    if (space == Space::kShared && high >> kRankShift) {  // the byte is in another block of the cluster
+        const uint32_t own = block_of(at.warp), first_of_cluster = own - own % cluster_blocks();
+        at.same = at.consecutive = false;
+        for (uint32_t lane = 0; lane < kWarp; lane++) {
+            if (!in_cluster(raw[lane], bytes)) return false;
+            const int64_t rank = (raw[lane] >> kRankShift) - 1, byte = raw[lane] & ((1 << kRankShift) - 1);
+            at.addresses[lane] = int64_t(flat({rank < 0 ? own : first_of_cluster + uint32_t(rank), uint32_t(byte)}));
+            at.places[lane] = shared_.data() + at.addresses[lane];
         }
-        case Space::kShared: {
-            const uint32_t own = block_of(at.warp);
-            if (high >> kRankShift) {  // the byte is in another block of the cluster
-                at.same = at.consecutive = false;
-                for (uint32_t lane = 0; lane < kWarp; lane++) {
-                    const int64_t rank = (raw[lane] >> kRankShift) - 1, byte = raw[lane] & ((1 << kRankShift) - 1);
-                    if (rank < -1 || rank >= int64_t(cluster_blocks()) || byte + bytes > launch.shared_bytes)
-                        return false;
-                    const uint32_t block = rank < 0 ? own : own - own % cluster_blocks() + uint32_t(rank);
-                    at.addresses[lane] = int64_t(flat({block, uint32_t(byte)}));
-                    at.places[lane] = shared_.data() + at.addresses[lane];
-                }
-                at.base = 0;
-                return true;
-            }
-            if (!within(0, launch.shared_bytes)) return false;
-            base = shared(own);
-            at.base = flat({own, 0});
-            break;
-        }
-        case Space::kLocal:
-        case Space::kArgument: {
-            const bool local = space == Space::kLocal;
-            at.same = at.consecutive = false;  // each lane has its own local memory
-            if (!within(0, local ? launch.local_bytes : launch.argument_bytes)) return false;
-            const uint32_t stride = local ? local_stride_ : argument_stride_;
-            uint8_t* own = (local ? local_ : argument_).data() + size_t(first_lane) * stride;
-            for (uint32_t lane = 0; lane < kWarp; lane++) at.places[lane] = own + size_t(lane) * stride + raw[lane];
-            return true;
-        }
-        case Space::kConst:
-            if (!within(0, launch.constant_bytes) || write) return false;
-            base = const_cast<uint8_t*>(launch.constants.data());
-            break;
-        case Space::kParam:
-            if (!within(0, launch.parameter_bytes) || write) return false;
-            base = const_cast<uint8_t*>(launch.parameters.data());
-            break;
-        default: return false;
+        at.base = 0;
+        return true;
     }
-    for (uint32_t lane = 0; lane < kWarp; lane++) at.places[lane] = base + raw[lane];
+    const Memory memory = memory_at(space, low);
+    if (low < memory.start || uint64_t(high - memory.start) + bytes > memory.size || (write && !memory.writable))
+        return false;
+    uint8_t* bytes_at_start = memory.bytes;
+    size_t stride = 0;  // bytes from one lane's memory to the next
+    if (space == Space::kGlobal) {
+        at.buffer = uint32_t((low >> kBufferShift) - 1);
+    } else if (space == Space::kShared) {
+        at.base = flat({block_of(at.warp), 0});
+        bytes_at_start += at.base;
+    } else if (space == Space::kLocal || space == Space::kArgument) {
+        at.same = at.consecutive = false;
+        stride = space == Space::kLocal ? local_stride_ : argument_stride_;
+        bytes_at_start += first_lane * stride;
+    }
+    for (uint32_t lane = 0; lane < kWarp; lane++) at.places[lane] = bytes_at_start + (raw[lane] - memory.start);
+    for (uint32_t lane = 1; stride && lane < kWarp; lane++) at.places[lane] += lane * stride;
     return true;
 }
 
@@ -193,19 +190,10 @@ void Batch::require_whole_warps(const Instruction& ins) {
 // Throw Fault for one lane. Misaligned addresses come first. Other errors are sorted by address space and buffer.
 // Within a buffer, out-of-bounds accesses precede forbidden writes.
 void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp) {
-    struct Refusal {
-        std::pair<uint64_t, bool> order;
-        uint32_t lane;
-        std::string text;
-    };
-    std::optional<Refusal> first;
+    std::map<std::tuple<uint64_t, bool, uint32_t>, std::string> refusals;  // by group, whether it is a write, and lane
     for (uint32_t i = 0; i < running; i++)
         for (const uint32_t bit : LanesOf(mask(i, ins) & lanes_of_warp)) {
             const uint32_t lane = running_warps_[i] * kWarp + bit;
-            const auto refuse = [&](uint64_t group, bool is_read_only, const std::string& text) {
-                const std::pair<uint64_t, bool> order{group, is_read_only};
-                if (!first || order < first->order) first = Refusal{order, lane, text};
-            };
             uint64_t address = value(ins.a, lane) + uint64_t(ins.immediate);
             const int64_t extended =
                 ins.a.width == 32 ? int64_t(row<int32_t>(ins.a)[lane]) : int64_t(value(ins.a, lane));
@@ -216,7 +204,7 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                        hex(address) + ", which is ";
             };
             if (address & (bytes - 1)) {
-                refuse(0, false, accesses() + "not a multiple of " + std::to_string(bytes));
+                refusals[{0, false, lane}] = accesses() + "not a multiple of " + std::to_string(bytes);
                 continue;
             }
             const int64_t window = at >> kWindowShift;
@@ -226,46 +214,26 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                 address -= uint64_t(window) << kWindowShift;
                 at -= window << kWindowShift;
             }
-            uint64_t start = 0, size = 0;
-            std::string region = kRegions[size_t(space)];
-            bool writable = true, inside = false;
-            switch (space) {
-                case Space::kGlobal: {
-                    const int64_t number = at >> kBufferShift;
-                    group += address >> kBufferShift;
-                    if (number >= 1 && uint64_t(number) <= launch.buffers.size()) {
-                        const Region& buffer = launch.buffers[number - 1];
-                        start = uint64_t(number) << kBufferShift;
-                        size = buffer.size, region = buffer.name, writable = buffer.writable;
-                    }
-                    break;
-                }
-                case Space::kShared: size = launch.shared_bytes; break;
-                case Space::kLocal: size = launch.local_bytes; break;
-                case Space::kArgument: size = launch.argument_bytes; break;
-                case Space::kConst: size = launch.constant_bytes, writable = false; break;
-                case Space::kParam: size = launch.parameter_bytes, writable = false; break;
-                default: break;
-            }
-            if (region.empty()) {
-                refuse(group, false, accesses() + "in no buffer");
+            const Memory memory = memory_at(space, at);
+            if (space == Space::kGlobal) group += address >> kBufferShift;
+            if (!memory.name) {
+                refusals[{group, false, lane}] = accesses() + "in no buffer";
                 continue;
             }
-            if (space == Space::kShared && at >> kRankShift) {
-                const int64_t rank = (at >> kRankShift) - 1, byte = at & ((1 << kRankShift) - 1);
-                inside = rank >= -1 && rank < int64_t(cluster_blocks()) && uint64_t(byte) + bytes <= size;
-            } else {
-                inside = at >= int64_t(start) && uint64_t(at) + bytes <= start + size;
-            }
+            const bool inside = space == Space::kShared
+                                    ? in_cluster(at, bytes)
+                                    : at >= memory.start && uint64_t(at - memory.start) + bytes <= memory.size;
             if (!inside)
-                refuse(group, false,
-                       "accesses " + std::to_string(bytes) + " bytes at offset " +
-                           std::to_string(int64_t(address - start)) + " of " + region + ", which has " +
-                           std::to_string(size) + " bytes (address " + hex(address) + ")");
-            else if (write && !writable) refuse(group, true, "writes to " + region + ", which is read-only");
+                refusals[{group, false, lane}] = "accesses " + std::to_string(bytes) + " bytes at offset " +
+                                                 std::to_string(int64_t(address - uint64_t(memory.start))) + " of " +
+                                                 memory.name + ", which has " + std::to_string(memory.size) +
+                                                 " bytes (address " + hex(address) + ")";
+            else if (write && !memory.writable)
+                refusals[{group, true, lane}] = std::string("writes to ") + memory.name + ", which is read-only";
         }
-    if (!first) fail("the access was refused");  // unreachable, because some lane has a fault
-    fail_lane(first->lane, first->text);
+    if (refusals.empty()) fail("the access was refused");  // unreachable, because some lane has a fault
+    const auto& [order, text] = *refusals.begin();
+    fail_lane(std::get<2>(order), text);
 }
 
 void Batch::check_races(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write,
@@ -293,10 +261,9 @@ std::vector<LanePlace> Batch::shared_places(const Instruction& ins, uint32_t byt
         }
     }
     if (wrong) {
-        const bool is_global = wrong->space == Space::kGlobal;
-        const std::string region = is_global ? launch.buffers[wrong->buffer].name : kRegions[size_t(wrong->space)];
-        fail(wrong->warp, uint32_t(__builtin_ctz(wrong->mask)),
-             "gives an address in " + region + ", not in shared memory");
+        const uint32_t lane = uint32_t(__builtin_ctz(wrong->mask));
+        const std::string name = memory_at(wrong->space, wrong->addresses[lane]).name;
+        fail_lane(wrong->warp * kWarp + lane, "gives an address in " + name + ", not in shared memory");
     }
     std::sort(places.begin(), places.end(), [](const LanePlace& a, const LanePlace& b) { return a.lane < b.lane; });
     return places;

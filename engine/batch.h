@@ -1,8 +1,10 @@
 // A batch of thread blocks that run together: registers, memories, lane positions and counters.
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "checks.h"
@@ -46,6 +48,8 @@ class Handovers;
 
 constexpr uint8_t kPoisonByte = 0xFF;  // unwritten shared and local memory: NaN as a float, -1 as an integer
 
+using Position = std::array<int64_t, 3>;  // x, y and z of a block or thread
+Position position_of(int64_t number, const uint32_t (&extents)[3]);
 // Return the text "(x, y, z)" for the linear number of a block or thread.
 std::string position_text(int64_t number, const uint32_t (&extents)[3]);
 
@@ -54,7 +58,6 @@ class Batch {
     Batch(const Program& program, const Launch& launch);
     ~Batch();
     Batch(const Batch&) = delete;
-    Batch& operator=(const Batch&) = delete;
 
     // Run thread blocks. blocks: linear block numbers.
     void run(const int64_t* blocks, uint32_t count);
@@ -63,9 +66,9 @@ class Batch {
 
     template <class T>
     T* row(const Row& row) {
-        return reinterpret_cast<T*>(arena_ + offset(row));
+        return reinterpret_cast<T*>(arena_.data()->bytes + size_t(row.index) * lanes);
     }
-    uint32_t* flags(const Row& row) { return reinterpret_cast<uint32_t*>(arena_ + offset(row)); }
+    uint32_t* flags(const Row& row) { return this->row<uint32_t>(row); }
 
     // Warps that run the current instruction, and the lanes of each.
     uint32_t running = 0;
@@ -140,9 +143,7 @@ class Batch {
     uint64_t value(const Row& row, uint32_t lane);
     void put_value(const Row& row, uint32_t lane, uint64_t value);
     // Fail with a message that starts with the lane's block and thread.
-    [[noreturn]] void fail_lane(uint32_t lane, const std::string& text) const {
-        fail(lane / kWarp, lane % kWarp, text);
-    }
+    [[noreturn]] void fail_lane(uint32_t lane, const std::string& text) const;
     // Contiguous part of a bulk copy in global memory.
     struct Moved {
         uint64_t address, bytes;
@@ -177,21 +178,35 @@ class Batch {
     uint32_t block_of(uint32_t warp) const { return warp / warps_per_block; }
     // Add to a counter by name, such as `mma.f16`.
     void count(const char* metric, uint64_t by) { counts.named[metric] += by; }
-    // Fail the current instruction with "<kernel>, PTX line <n>: <text>", and the block and thread of a lane if given.
+    // Fail the current instruction with "<kernel>, PTX line <n>: <text>".
     [[noreturn]] void fail(const std::string& text) const;
-    [[noreturn]] void fail(uint32_t warp, uint32_t lane, const std::string& text) const;
-    std::string coordinates(uint32_t lane) const;  // "block (x, y, z) thread (x, y, z)"
-    std::string block_text(uint32_t lane) const;
-    std::string thread_text(uint32_t lane) const;
+    std::string block_text(uint32_t lane) const { return position_text(block_number(lane_block(lane)), launch.grid); }
+    std::string thread_text(uint32_t lane) const {
+        return position_text(lane % (warps_per_block * kWarp), launch.block);
+    }
+    std::string coordinates(uint32_t lane) const {
+        return "block " + block_text(lane) + " thread " + thread_text(lane);
+    }
     uint32_t source = 0;  // current instruction
 
   private:
-    size_t offset(const Row& row) const;
-    void fill_constants();
+    // Fill a row of some lanes. A predicate row is filled by whole warps.
+    void fill(const Row& row, uint32_t first, uint32_t count, uint64_t bits);
     void fill_specials();
     int64_t special(const std::string& name, uint32_t lane) const;
 
     void start(const int64_t* blocks, uint32_t count);
+    // Memory that contains an address: name and start, or no name if there is none.
+    struct Memory {
+        const char* name = nullptr;
+        int64_t start = 0;
+        uint64_t size = 0;
+        uint8_t* bytes = nullptr;
+        bool writable = false;
+    };
+    Memory memory_at(Space space, int64_t address) const;
+    // Return whether an access to shared memory is inside the memory of a block of the cluster.
+    bool in_cluster(int64_t address, uint32_t bytes) const;
     bool resolve_warp(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
     bool resolve_inline(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
     KERNREC_AVX2 bool resolve_avx2(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
@@ -204,7 +219,7 @@ class Batch {
     bool select(int32_t block);
     void finish(const BasicBlock& block, uint32_t index, bool uniform, int32_t& position);
     void release();
-    void open(uint32_t block, uint32_t number);
+    void open(uint32_t block, int32_t number, const std::vector<uint32_t>& waiting);
     void update_live();
     [[noreturn]] void fail_deadlocked();
     bool spinning(uint32_t lane) const;
@@ -221,8 +236,10 @@ class Batch {
     void release_clusters();
     void end_blocks(const BasicBlock& block);
 
-    uint8_t* arena_ = nullptr;
-    size_t base1_ = 0, base8_ = 0, base16_ = 0, base32_ = 0, base64_ = 0;
+    struct alignas(64) Line {
+        uint8_t bytes[64];
+    };
+    std::vector<Line> arena_;  // all rows
     std::vector<uint32_t> running_warps_, running_masks_;
     std::vector<uint8_t> shared_, local_, argument_;
     uint32_t shared_stride_ = 0, local_stride_ = 0, argument_stride_ = 0;
@@ -239,7 +256,11 @@ class Batch {
     std::vector<int32_t> waiting_at_;  // barrier of each lane, or -1
     std::vector<int32_t> resume_;
     bool any_waiting_ = false;
-    std::map<std::pair<uint32_t, int64_t>, int64_t> arrived_, expected_;
+    struct Barrier {
+        int64_t arrived = 0;  // threads that do not wait
+        std::optional<int64_t> expected;  // threads; none for all of the block
+    };
+    std::map<std::pair<uint32_t, int64_t>, Barrier> barriers_;  // keyed by block and number
     std::vector<uint32_t> tried_;  // failed trips of each lane through a spin loop
     bool has_spins_ = false;
     bool has_specials_ = false;  // whether the constant rows of special registers are filled

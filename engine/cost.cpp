@@ -9,23 +9,16 @@ namespace kernrec {
 
 namespace {
 
-// Sort the values of the lanes of a mask, and return their number.
-uint32_t sorted(const int64_t* values, uint32_t mask, int64_t* out) {
+// Sort the values of the lanes of a mask, divided by 2^`shift`, and return their number.
+uint32_t sorted(const int64_t* values, uint32_t mask, int64_t* out, uint32_t shift = 0) {
     uint32_t count = 0;
-    bool ascending = true;
-    for (const uint32_t bit : LanesOf(mask)) {
-        out[count] = values[bit];
-        ascending &= count == 0 || out[count - 1] <= out[count];
-        count++;
-    }
-    if (!ascending) std::sort(out, out + count);
+    for (const uint32_t bit : LanesOf(mask)) out[count++] = values[bit] >> shift;
+    if (!std::is_sorted(out, out + count)) std::sort(out, out + count);
     return count;
 }
 
-uint32_t distinct_sorted(const int64_t* values, uint32_t count) {
-    uint32_t number = count > 0;
-    for (uint32_t i = 1; i < count; i++) number += values[i] != values[i - 1];
-    return number;
+uint32_t distinct_sorted(int64_t* values, uint32_t count) {
+    return uint32_t(std::unique(values, values + count) - values);
 }
 
 // Return how many distinct units (address / bank width) are in the busiest bank. With `atomic`, count every lane.
@@ -90,25 +83,18 @@ uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
     const int64_t first = addresses[__builtin_ctz(mask)] >> shift;
     uint64_t near = 0;  // bit i: unit `first - 32 + i` was accessed
     bool all_near = true;
-    if (mask == ~0u) {
-        for (uint32_t lane = 0; lane < 32; lane++) {
-            const uint64_t distance = uint64_t((addresses[lane] >> shift) - first + 32);
-            near |= uint64_t(1) << (distance & 63);
-            all_near &= distance < 64;
-        }
-    } else {
-        for (const uint32_t bit : LanesOf(mask)) {
-            const uint64_t distance = uint64_t((addresses[bit] >> shift) - first + 32);
-            near |= uint64_t(1) << (distance & 63);
-            all_near &= distance < 64;
-        }
-    }
+    const auto add = [&](uint32_t lane) {
+        const uint64_t distance = uint64_t((addresses[lane] >> shift) - first + 32);
+        near |= uint64_t(1) << (distance & 63);
+        all_near &= distance < 64;
+    };
+    if (mask == ~0u)
+        for (uint32_t lane = 0; lane < 32; lane++) add(lane);
+    else
+        for (const uint32_t lane : LanesOf(mask)) add(lane);
     if (all_near) return __builtin_popcountll(near);
     int64_t units[32];
-    uint32_t count = 0;
-    for (const uint32_t bit : LanesOf(mask)) units[count++] = addresses[bit] >> shift;
-    if (!std::is_sorted(units, units + count)) std::sort(units, units + count);
-    return distinct_sorted(units, count);
+    return distinct_sorted(units, sorted(addresses, mask, units, shift));
 }
 
 Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, bool load, bool atomic) {

@@ -65,44 +65,35 @@ void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t by
     site.requests++;
     site.lanes += active;
     site.bytes += uint64_t(active) * bytes;
-    site.atomics += kind == AccessKind::kAtomic ? active : 0;
-    switch (at.space) {
-        case Space::kGlobal: {
-            BufferCounts& buffer = counts.buffers[at.buffer];
-            const uint64_t sectors = at.same ? 1
-                                     : at.consecutive && bytes <= 32
-                                         ? uint64_t((at.addresses[kWarp - 1] >> 5) - (at.addresses[0] >> 5) + 1)
-                                         : distinct(at.addresses, at.mask, 5);
-            site.moved += sectors;
-            buffer[kSectors + which].add(sectors);
-            buffer[kRequests + which].add(1);
-            buffer[kBytes + which].add(uint64_t(active) * bytes);
-            break;
-        }
-        case Space::kShared: {
-            const bool load = kind == AccessKind::kRead && !rows_of_matrices;
-            const bool in_turn = kind == AccessKind::kAtomic && !merges;
-            const Wavefronts waves = wavefronts(at.addresses, at.mask, bytes, load, in_turn);
-            if (merges)
-                counts.shared[kRepeats].add(wavefronts(at.addresses, at.mask, bytes, load, true).count - waves.count);
-            site.moved += waves.count;
-            site.ideal += waves.ideal;
-            counts.shared[kWavefronts + which].add(waves.count);
-            counts.shared[kIdeal + which].add(waves.ideal);
-            break;
-        }
-        case Space::kLocal:
-            if (kind == AccessKind::kAtomic) break;
-            counts.local[kSectors + which].add(local_sectors(at.addresses, at.mask, bytes));
-            counts.local[kRequests + which].add(1);
-            counts.local[kBytes + which].add(uint64_t(active) * bytes);
-            break;
-        default: break;
-    }
-    if (kind == AccessKind::kAtomic) {
-        if (at.space == Space::kGlobal) counts.buffers[at.buffer][kAtomics].add(active);
-        if (at.space == Space::kShared) counts.shared[kSharedAtomics].add(active);
-        if (at.space == Space::kLocal) counts.local[kAtomics].add(active);
+    const bool is_atomic = kind == AccessKind::kAtomic;
+    site.atomics += is_atomic ? active : 0;
+    const auto add = [&](BufferCounts& to, uint64_t sectors) {
+        to[kSectors + which].add(sectors);
+        to[kRequests + which].add(1);
+        to[kBytes + which].add(uint64_t(active) * bytes);
+    };
+    if (at.space == Space::kGlobal) {
+        BufferCounts& buffer = counts.buffers[at.buffer];
+        const uint64_t sectors = at.same ? 1
+                                 : at.consecutive && bytes <= 32
+                                     ? uint64_t((at.addresses[kWarp - 1] >> 5) - (at.addresses[0] >> 5) + 1)
+                                     : distinct(at.addresses, at.mask, 5);
+        site.moved += sectors;
+        add(buffer, sectors);
+        if (is_atomic) buffer[kAtomics].add(active);
+    } else if (at.space == Space::kShared) {
+        const bool load = kind == AccessKind::kRead && !rows_of_matrices;
+        const Wavefronts waves = wavefronts(at.addresses, at.mask, bytes, load, is_atomic && !merges);
+        if (merges)
+            counts.shared[kRepeats].add(wavefronts(at.addresses, at.mask, bytes, load, true).count - waves.count);
+        site.moved += waves.count;
+        site.ideal += waves.ideal;
+        counts.shared[kWavefronts + which].add(waves.count);
+        counts.shared[kIdeal + which].add(waves.ideal);
+        if (is_atomic) counts.shared[kSharedAtomics].add(active);
+    } else if (at.space == Space::kLocal) {
+        if (is_atomic) counts.local[kAtomics].add(active);
+        else add(counts.local, local_sectors(at.addresses, at.mask, bytes));
     }
 }
 

@@ -1,7 +1,6 @@
 #include "decoder.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "lanes.h"
@@ -39,27 +38,19 @@ uint64_t literal_bits(const Operand& literal, std::string_view type) {
     const uint32_t width = width_of(type);
     const uint64_t all = width == 64 ? ~0ull : (1ull << width) - 1;
     const bool is_integer = literal.kind == OperandKind::kInteger;
-    const bool is_bits = is_integer && (type == "f16" || type == "f16x2");
+    const bool is_half = type == "f16" || type == "f16x2";
     const bool floats = type[0] == 'f', plain = type == "b16" || type == "b32" || type == "b64";
-    if (!is_bits && (floats || plain)) {
-        std::optional<double> number;
-        if (literal.kind == OperandKind::kF32Bits) {
-            if (width == 32) return uint64_t(literal.value) & all;
-            number = bit_cast<float>(uint32_t(literal.value));
-        } else if (literal.kind == OperandKind::kF64Bits || literal.kind == OperandKind::kDecimal) {
-            number = bit_cast<double>(literal.value);
-        } else if (floats) {
-            number = double(literal.value);
-        }
-        if (number) {
-            if (type.find("x2") != std::string_view::npos)
-                refuse("a literal of type ." + std::string(type) + " is not supported");
-            if (width == 64) return bit_cast<uint64_t>(*number);
-            return width == 32 ? bit_cast<uint32_t>(float(*number)) : f64_to_f16(*number);
-        }
-    }
-    if (!is_integer) refuse("a floating-point literal of type ." + std::string(type));
-    return width == 1 ? literal.value != 0 : uint64_t(literal.value) & all;
+    if (is_integer && (!floats || is_half)) return width == 1 ? literal.value != 0 : uint64_t(literal.value) & all;
+    if (!floats && !plain) refuse("a floating-point literal of type ." + std::string(type));
+    const bool is_f32 = literal.kind == OperandKind::kF32Bits;
+    if (is_f32 && width == 32) return uint64_t(literal.value) & all;
+    if (type.find("x2") != std::string_view::npos)
+        refuse("a literal of type ." + std::string(type) + " is not supported");
+    const double number = is_integer ? double(literal.value)
+                          : is_f32   ? bit_cast<float>(uint32_t(literal.value))
+                                     : bit_cast<double>(literal.value);
+    if (width == 64) return bit_cast<uint64_t>(number);
+    return width == 32 ? bit_cast<uint32_t>(float(number)) : f64_to_f16(number);
 }
 
 void require_fit(const Row& row, std::string_view type) {
@@ -90,7 +81,11 @@ Run cast_run(uint32_t from, uint32_t to, bool is_signed) {
 Decoder::Decoder(Program& program, const Launch& launch, std::vector<uint32_t> register_widths)
     : program_(program), launch_(launch), widths_(std::move(register_widths)), registers_(widths_.size()) {}
 
-Row Decoder::new_row(uint32_t width) { return {width, program_.rows[width]++}; }
+Row Decoder::new_row(uint32_t width) {
+    const Row row{width, program_.row_bytes};
+    program_.row_bytes += std::max(width / 8, 1u);  // a predicate takes a byte, so that all rows are aligned
+    return row;
+}
 
 Row Decoder::constant(uint32_t width, uint64_t bits) {
     const auto [entry, is_new] = constants_.try_emplace({width, bits});
@@ -122,12 +117,14 @@ Row Decoder::clock(const Operand& operand, const std::string& name) {
     return row;
 }
 
+Row Decoder::register_row(uint32_t id) {
+    Row& row = registers_[id];
+    if (!row) row = new_row(widths_[id]);
+    return row;
+}
+
 Row Decoder::plain(const Operand& operand) {
-    if (operand.kind == OperandKind::kRegister) {
-        Row& row = registers_[operand.id];
-        if (!row) row = new_row(widths_[operand.id]);
-        return row;
-    }
+    if (operand.kind == OperandKind::kRegister) return register_row(operand.id);
     if (operand.kind == OperandKind::kSpecial) {
         if (const std::string& name = launch_.special_names[operand.id]; is_clock(name)) return clock(operand, name);
         Row& row = specials_[operand.id];
@@ -205,10 +202,7 @@ Instruction& Decoder::emit(Run run, Row d, Row a, Row b, Row c, Row e) {
 void Decoder::guard(Row& predicate, bool& inverted) {
     const Source& from = program_.sources[source];
     if (from.guard < 0) return;
-    Operand guard;
-    guard.kind = OperandKind::kRegister;
-    guard.id = uint32_t(from.guard);
-    predicate = plain(guard);
+    predicate = register_row(uint32_t(from.guard));
     if (predicate.width != 1) refuse("a guard that is not a predicate");
     inverted = from.guard_inverted;
 }
@@ -229,12 +223,10 @@ void Decoder::emit_typed(Run run, const std::vector<std::string_view>& types) {
 }
 
 Instruction& Decoder::emit_access(Run run, const Operand& address, Space space, std::vector<Row> registers) {
-    const auto [base, offset] = this->address(address);
-    Instruction& made = emit(run, {}, base);
+    Instruction made = access(address, space);
+    made.run = run;
     made.list = std::move(registers);
-    made.immediate = offset;
-    made.space = space;
-    return made;
+    return block_->code.emplace_back(std::move(made));
 }
 
 Instruction Decoder::access(const Operand& address, Space space) {
@@ -280,39 +272,34 @@ bool Decoder::result_is_read() const {
 
 // Find the registers that are live at the start of the kernel.
 void Decoder::find_unassigned() {
-    using Bits = std::vector<uint64_t>;
-    const size_t words = (widths_.size() + 63) / 64, count = program_.blocks.size();
-    std::vector<Bits> live(count, Bits(words)), written(count, Bits(words));
+    const size_t count = program_.blocks.size();
+    std::vector<std::vector<size_t>> before(count + 1);  // blocks from which a thread may come
+    std::vector<std::vector<bool>> live(count, std::vector<bool>(widths_.size())), written = live;
+    std::vector<std::pair<size_t, uint32_t>> found;  // live registers, to look for in the blocks before
+    const auto read = [&](size_t block, uint32_t id) {
+        if (written[block][id] || live[block][id]) return;
+        live[block][id] = true;
+        found.emplace_back(block, id);
+    };
     for (size_t i = 0; i < count; i++) {
         const BasicBlock& block = program_.blocks[i];
         for (uint32_t number = block.first; number < block.first + block.count; number++) {
-            const Source& from = program_.sources[number];
-            const RegistersOf registers = registers_of(from);
-            for (uint32_t id : registers.reads)
-                if (!(written[i][id / 64] >> id % 64 & 1)) live[i][id / 64] |= 1ull << id % 64;
+            const RegistersOf registers = registers_of(program_.sources[number]);
+            for (uint32_t id : registers.reads) read(i, id);
             for (uint32_t id : registers.writes)
-                if (from.guard < 0) written[i][id / 64] |= 1ull << id % 64;
+                if (program_.sources[number].guard < 0) written[i][id] = true;
         }
+        for (uint32_t target : block.targets) before[target].push_back(i);
+        const bool leaves = block.end == End::kExit || block.end == End::kTrap || block.end == End::kBranch;
+        if (block.end != End::kIndexedBranch && !(leaves && !block.guard)) before[i + 1].push_back(i);
     }
-    bool grows = true;
-    while (grows) {
-        grows = false;
-        for (size_t i = count; i-- > 0;) {
-            const BasicBlock& block = program_.blocks[i];
-            const auto join = [&](size_t next) {
-                for (size_t word = 0; next < count && word < words; word++) {
-                    const uint64_t added = live[next][word] & ~written[i][word] & ~live[i][word];
-                    live[i][word] |= added;
-                    grows |= added != 0;
-                }
-            };
-            for (uint32_t target : block.targets) join(target);
-            const bool leaves = block.end == End::kExit || block.end == End::kTrap || block.end == End::kBranch;
-            if (block.end != End::kIndexedBranch && !(leaves && !block.guard)) join(i + 1);
-        }
+    while (!found.empty()) {
+        const auto [block, id] = found.back();
+        found.pop_back();
+        for (size_t previous : before[block]) read(previous, id);
     }
     for (uint32_t id = 0; count && id < widths_.size(); id++)
-        if (live[0][id / 64] >> id % 64 & 1 && registers_[id]) program_.unassigned.push_back(id);
+        if (live[0][id] && registers_[id]) program_.unassigned.push_back(id);
 }
 
 void Decoder::instruction() {
@@ -333,16 +320,16 @@ void Decoder::instruction() {
 void Decoder::watch_warpgroup_registers(uint32_t first, uint32_t stop) {
     std::vector<Row> rows;
     std::vector<uint32_t> sources;
-    std::set<uint32_t> ids;
-    const std::function<void(const Operand&, uint32_t)> visit = [&](const Operand& operand, uint32_t number) {
-        if (operand.kind == OperandKind::kRegister && watched_[operand.id] && ids.insert(operand.id).second) {
-            rows.push_back(plain(operand));
+    std::set<uint32_t> seen;
+    for (uint32_t number = first; number < stop && program_.sources[number].opcode != "wgmma"; number++) {
+        std::vector<uint32_t> ids;
+        for (const Operand& operand : program_.sources[number].operands) add_registers(operand, ids);
+        for (uint32_t id : ids) {
+            if (!watched_[id] || !seen.insert(id).second) continue;
+            rows.push_back(register_row(id));
             sources.push_back(number);
         }
-        for (const Operand& item : operand.items) visit(item, number);
-    };
-    for (uint32_t number = first; number < stop && program_.sources[number].opcode != "wgmma"; number++)
-        for (const Operand& operand : program_.sources[number].operands) visit(operand, number);
+    }
     if (rows.empty()) return;
     Instruction& made = emit(touch_warpgroup_registers);
     made.guard = {};
@@ -375,30 +362,23 @@ void Decoder::end(BasicBlock& block) {
     } else if (from.opcode == "call") {
         refuse("the function is a pointer, calls itself, has no body or launches a kernel");
     } else if (from.opcode == "bar" || from.opcode == "barrier") {
-        std::vector<std::string> marks;
-        for (const std::string& mark : from.modifiers)
-            if (mark != "cta" && mark != "aligned") marks.push_back(mark);
-        const std::string kind = marks.empty() ? "sync" : marks[0];
+        const bool reduces = from.has("red");
         Operands operands = from.operands;
         block.end = End::kBarrier;
-        if (kind == "red") {
-            if (operands.size() < 3 || operands.size() > 4 || marks.size() != 3)
+        if (reduces) {
+            if (operands.size() < 3 || operands.size() > 4)
                 refuse(std::to_string(operands.size()) + " operands, 3 or 4 expected");
-            block.reduction = marks[1] == "popc" ? 1 : marks[1] == "and" ? 2 : marks[1] == "or" ? 3 : 0;
-            if (!block.reduction) refuse(marks[1]);
+            block.reduction = from.has("popc") ? 1 : from.has("and") ? 2 : 3;
             block.result = plain(operands.front());
             if (block.result.width != (block.reduction == 1 ? 32u : 1u)) refuse("the type of the result");
             std::tie(block.reduced, block.reduced_inverted) = flag(operands.back());
             operands.erase(operands.begin());
             operands.pop_back();
-        } else if (kind != "sync" && kind != "arrive") {
-            refuse(kind);
         }
-        if (operands.empty()) refuse("a barrier without a number");
-        block.arrives = kind == "arrive";
+        block.arrives = from.has("arrive");
         block.number = read(operands[0], "u32");
         if (operands.size() > 1) block.threads = read(operands[1], "u32");
-        block.plain = kind == "sync" && from.guard < 0 && from.operands.size() == 1 &&
+        block.plain = !reduces && !block.arrives && from.guard < 0 && from.operands.size() == 1 &&
                       from.operands[0].kind == OperandKind::kInteger;
     } else {
         refuse("the engine does not know it");
@@ -422,10 +402,10 @@ void Decoder::decode() {
         program_.has_tensor_fences |=
             from.opcode == "tcgen05" && !from.modifiers.empty() && from.modifiers[0] == "fence";
         if (from.opcode != "wgmma" || !from.has("mma_async")) continue;
+        std::vector<uint32_t> ids;
         for (size_t i = 0; i < std::min<size_t>(2, from.operands.size()); i++)
-            if (from.operands[i].kind == OperandKind::kVector)
-                for (const Operand& item : from.operands[i].items)
-                    if (item.kind == OperandKind::kRegister) watches = watched_[item.id] = true;
+            if (from.operands[i].kind == OperandKind::kVector) add_registers(from.operands[i], ids);
+        for (uint32_t id : ids) watches = watched_[id] = true;
     }
     for (BasicBlock& block : program_.blocks) {
         block_ = &block;

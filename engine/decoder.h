@@ -53,6 +53,7 @@ class Decoder {
 
   private:
     Row new_row(uint32_t width);
+    Row register_row(uint32_t id);
     void instruction();
     void end(BasicBlock& block);
     void refuse_when_run(const std::string& text);
@@ -104,12 +105,16 @@ void carrying(Decoder& decoder, const Source& ins);
 Run cast_run(uint32_t from, uint32_t to, bool is_signed);
 Run copy_run(uint32_t width);
 
-// Call a function with a value of the C++ type for a PTX type such as `s32`. Refuse types outside of `Types`.
+// Call a function with a value of the C++ type for a PTX type such as `s32`. Refuse types outside of `Types`. Bit types
+// such as `b32` are unsigned.
 template <class... Types, class Call>
 Run for_integer(const std::string& type, Call call) {
     Run run = nullptr;
     const auto take = [&](auto t) {
-        if (type == (std::is_signed_v<decltype(t)> ? "s" : "u") + std::to_string(8 * sizeof t)) run = call(t);
+        const std::string bits = std::to_string(8 * sizeof t);
+        if (type == (std::is_signed_v<decltype(t)> ? "s" : "u") + bits ||
+            (!std::is_signed_v<decltype(t)> && type == "b" + bits))
+            run = call(t);
     };
     (take(Types{}), ...);
     if (!run) refuse("the type ." + type);

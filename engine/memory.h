@@ -63,14 +63,9 @@ struct Span {
     std::size_t first, end;
 };
 
-// Thrown for all errors. The text is complete, with instruction, line, block and thread.
-struct Error : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
-
 // Thrown for an unsupported form of an instruction; the text names the unsupported part.
-struct Unsupported : Error {
-    using Error::Error;
+struct Unsupported : std::runtime_error {
+    using std::runtime_error::runtime_error;
 };
 [[noreturn]] void refuse(const std::string& text = "");
 

@@ -25,27 +25,11 @@ namespace {
 template <class T>
 using Flat = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-std::vector<std::string> split(const std::string& name) {
-    std::vector<std::string> parts;
-    size_t start = 0;
-    for (size_t dot; (dot = name.find('.', start)) != std::string::npos; start = dot + 1)
-        parts.push_back(name.substr(start, dot - start));
-    parts.push_back(name.substr(start));
-    return parts;
-}
-
-// Operands in preorder: (kind, id, value) each. The `id` of a compound operand is its number of parts.
+// Operands in preorder: (kind, id, value, number of parts) each.
 Operand read_operand(const Flat<int64_t>& table, size_t& next) {
-    const int64_t* row = table.data() + 3 * next++;
-    Operand operand;
-    operand.kind = OperandKind(row[0]);
-    operand.id = uint32_t(row[1]);
-    operand.value = row[2];
-    const bool compound = operand.kind == OperandKind::kAddress || operand.kind == OperandKind::kVector ||
-                          operand.kind == OperandKind::kPair || operand.kind == OperandKind::kNegated ||
-                          operand.kind == OperandKind::kTexel;
-    if (compound)
-        for (uint32_t i = 0; i < uint32_t(row[1]); i++) operand.items.push_back(read_operand(table, next));
+    const int64_t* row = table.data() + 4 * next++;
+    Operand operand{OperandKind(row[0]), uint32_t(row[1]), row[2], {}};
+    for (int64_t i = 0; i < row[3]; i++) operand.items.push_back(read_operand(table, next));
     return operand;
 }
 
@@ -58,7 +42,7 @@ nb::object array_of(std::vector<T> values) {
 
 class Kernel {
   public:
-    Kernel(const std::vector<std::string>& names, Flat<int64_t> instructions, Flat<int64_t> operands,
+    Kernel(const std::vector<std::vector<std::string>>& names, Flat<int64_t> instructions, Flat<int64_t> operands,
            Flat<int64_t> blocks, const std::vector<uint32_t>& widths, const std::vector<std::string>& specials,
            const std::vector<int64_t>& special_values, const std::vector<int64_t>& symbols,
            const std::vector<uint32_t>& grid, const std::vector<uint32_t>& block, uint32_t blocks_per_batch,
@@ -84,14 +68,13 @@ class Kernel {
         copy(constants, launch_.constants, launch_.constant_bytes);
         set_parameters(parameters);
 
-        std::vector<std::vector<std::string>> parts;
-        for (const std::string& name : names) parts.push_back(split(name));
         size_t next = 0;
         for (size_t i = 0; i < instructions.size() / 4; i++) {  // name, operands, guard, whether the guard is negated
             const int64_t* row = instructions.data() + 4 * i;
             Source& source = program_.sources.emplace_back();
-            source.opcode = parts[row[0]][0];
-            source.modifiers.assign(parts[row[0]].begin() + 1, parts[row[0]].end());
+            const std::vector<std::string>& name = names.at(row[0]);
+            source.opcode = name.at(0);
+            source.modifiers.assign(name.begin() + 1, name.end());
             for (int64_t k = 0; k < row[1]; k++) source.operands.push_back(read_operand(operands, next));
             source.guard = int32_t(row[2]);
             source.guard_inverted = row[3];
@@ -153,14 +136,14 @@ class Kernel {
     // that ran each basic block, number of barriers, `Counts::by_warp`).
     nb::tuple run(Flat<int64_t> blocks, uint32_t threads) {
         const size_t size = launch_.blocks_per_batch, batches = (blocks.size() + size - 1) / size;
-        std::vector<std::unique_ptr<Fault>> faults(batches);
+        std::map<size_t, Fault> faults;  // keyed by batch
         std::atomic<size_t> next{0}, stop{batches};
         const Counts none(launch_.buffers.size(), program_.blocks.size());
         Counts total = none;
         std::mutex merging;
         auto work = [&] {
             std::unique_ptr<Batch> batch;
-            if (!spare_.empty()) {
+            {
                 std::lock_guard<std::mutex> lock(merging);
                 if (!spare_.empty()) {
                     batch = std::move(spare_.back());
@@ -171,16 +154,18 @@ class Kernel {
             if (launch_.watch) batch->watched = &watches_;
             for (size_t i; (i = next++) < stop;) {
                 const size_t first = i * size;
+                const auto fail = [&](const Fault& fault) {
+                    std::lock_guard<std::mutex> lock(merging);
+                    faults.emplace(i, fault);
+                    stop = std::min<size_t>(stop, i);
+                };
                 try {
                     batch->run(blocks.data() + first, uint32_t(std::min(size, blocks.size() - first)));
                 } catch (const Fault& fault) {
-                    faults[i] = std::make_unique<Fault>(fault);
+                    fail(fault);
                 } catch (const std::exception& error) {  // report an unexpected error instead of ending the process
-                    faults[i] = std::make_unique<Fault>(FaultKind::kEmulation, int64_t(batch->source), error.what());
+                    fail({FaultKind::kEmulation, int64_t(batch->source), error.what()});
                 }
-                if (faults[i])
-                    for (size_t before = stop; i < before && !stop.compare_exchange_weak(before, i);) {
-                    }
             }
             std::lock_guard<std::mutex> lock(merging);
             total.merge(batch->counts);
@@ -200,11 +185,10 @@ class Kernel {
             for (std::thread& other : others) other.join();
         }
         nb::object fault = nb::none();
-        for (const std::unique_ptr<Fault>& each : faults)
-            if (each) {
-                fault = nb::make_tuple(uint32_t(each->kind), each->source, std::string(each->what()));
-                break;
-            }
+        if (!faults.empty()) {
+            const Fault& first = faults.begin()->second;
+            fault = nb::make_tuple(uint32_t(first.kind), first.source, std::string(first.what()));
+        }
         std::vector<std::string> names;
         for (const Region& buffer : launch_.buffers) names.push_back(buffer.name);
         return nb::make_tuple(fault, total.by_name(names), total.warps, total.lanes, total.barriers.value,
@@ -297,7 +281,7 @@ NB_MODULE(_engine, module) {
         return nb::make_tuple(array_of(std::move(made.by_request)), array_of(std::move(made.by_warp)));
     });
     nb::class_<Kernel>(module, "Kernel")
-        .def(nb::init<const std::vector<std::string>&, Flat<int64_t>, Flat<int64_t>, Flat<int64_t>,
+        .def(nb::init<const std::vector<std::vector<std::string>>&, Flat<int64_t>, Flat<int64_t>, Flat<int64_t>,
                       const std::vector<uint32_t>&, const std::vector<std::string>&, const std::vector<int64_t>&,
                       const std::vector<int64_t>&, const std::vector<uint32_t>&, const std::vector<uint32_t>&, uint32_t,
                       const std::vector<uint32_t>&, nb::bytes, nb::bytes, uint64_t, bool, bool,

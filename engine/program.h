@@ -22,13 +22,11 @@ using Run = void (*)(Batch&, const Instruction&);
 
 constexpr uint32_t kNoRow = ~0u;
 
-// Location of a value of all lanes: byte offset of a row in the arena. A predicate row has a 32-bit mask per warp.
+// Location of a value of all lanes in the registers of a batch. A predicate row has a 32-bit mask per warp.
 struct Row {
     uint32_t width = 0;   // bits: 1, 8, 16, 32 or 64
-    uint32_t index = kNoRow;  // index among rows of equal width
+    uint32_t index = kNoRow;  // bytes per lane of all earlier rows
 
-    bool operator<(const Row& other) const { return std::tie(width, index) < std::tie(other.width, other.index); }
-    bool operator==(const Row& other) const { return width == other.width && index == other.index; }
     explicit operator bool() const { return index != kNoRow; }
 };
 
@@ -79,7 +77,7 @@ class Parts : public std::vector<T> {
         if (index >= this->size()) refuse("too few operands or modifiers");
         return this->data()[index];
     }
-    const T& back() const { return (*this)[this->empty() ? 0 : this->size() - 1]; }
+    const T& back() const { return (*this)[this->size() - 1]; }
 };
 
 using Operands = Parts<Operand>;
@@ -101,7 +99,8 @@ struct Source {
     bool guard_inverted = false;
 
     bool has(std::string_view name) const;
-    const std::string& type() const { return modifiers.back(); }
+    // Return the last modifier, or one before it.
+    const std::string& type(size_t before = 0) const { return modifiers[modifiers.size() - 1 - before]; }
 };
 
 enum class End : uint8_t { kNone, kBranch, kIndexedBranch, kExit, kBarrier, kTrap };
@@ -130,17 +129,6 @@ struct BasicBlock {
     bool reduced_inverted = false;
 };
 
-// Row that no instruction writes, and its contents.
-struct Constant {
-    Row row;
-    uint64_t bits = 0;
-};
-
-struct Special {
-    Row row;
-    uint32_t id = 0;  // index in the list of names that Python passes
-};
-
 // Registers that an instruction reads and writes. The reads include its guard.
 struct RegistersOf {
     std::vector<uint32_t> reads, writes;
@@ -152,9 +140,9 @@ void add_registers(const Operand& operand, std::vector<uint32_t>& ids);
 struct Program {
     std::vector<Source> sources;
     std::vector<BasicBlock> blocks;
-    std::vector<Constant> constants;
-    std::vector<Special> specials;
-    std::map<uint32_t, uint32_t> rows;   // number of rows by width
+    std::vector<std::pair<Row, uint64_t>> constants;  // rows that no instruction writes, and their contents
+    std::vector<std::pair<Row, uint32_t>> specials;   // rows of special registers, by index in the list of names
+    uint32_t row_bytes = 0;              // bytes per lane of all rows
     std::vector<Row> registers;          // row of each register
     std::vector<uint32_t> unassigned;    // registers that a thread may read before it writes them
     bool has_atomics = false;            // results may depend on the order of blocks
@@ -187,17 +175,19 @@ struct Launch {
     uint64_t budget = 0;
 
     uint32_t cluster_blocks() const { return cluster[0] * cluster[1] * cluster[2]; }
-    bool count = true, check_races = false, same_way = false, watch = false;
+    bool count = true, check_races = false, watch = false;
     std::shared_ptr<struct Watch> checks;  // null if only fatal errors are checked
 };
 
 constexpr uint32_t kBufferShift = 40, kWindowShift = 56;
 
 // Kind of error. Python adds the location of the error.
-enum class FaultKind : uint8_t { kEmulation, kUnsupported, kBudget, kDiffer };
+enum class FaultKind : uint8_t { kEmulation, kUnsupported, kBudget };
 
-struct Fault : Error {
-    Fault(FaultKind kind, int64_t source, const std::string& text) : Error(text), kind(kind), source(source) {}
+// Error while a kernel runs.
+struct Fault : std::runtime_error {
+    Fault(FaultKind kind, int64_t source, const std::string& text)
+        : std::runtime_error(text), kind(kind), source(source) {}
     FaultKind kind;
     int64_t source;  // instruction, or -1
 };

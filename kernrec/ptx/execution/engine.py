@@ -65,11 +65,12 @@ class RawFinding(NamedTuple):
 class Code(NamedTuple):
     """Function as flat arrays. All launches of the function share them."""
 
-    names: list[str]
+    names: list[list[str]]
+    """Opcode and modifiers of each distinct instruction."""
     instructions: np.ndarray[Any, Any]
     """Name, number of operands, guard register (or -1) and negation of the guard of each instruction."""
     operands: np.ndarray[Any, Any]
-    """(kind, number, value) of each operand, followed by its parts. `number` is an index, or the number of parts."""
+    """(kind, index, value, number of parts) of each operand, followed by its parts."""
     blocks: np.ndarray[Any, Any]
     """(first instruction, number of instructions, four flags) of each basic block.
 
@@ -98,7 +99,7 @@ class _Encoder:
         self._registers: dict[str, int] = {}
         self._specials: dict[str, int] = {}
         self._symbols: dict[str, int] = {}
-        self._operands: list[tuple[int, int, int]] = []
+        self._operands: list[tuple[int, int, int, int]] = []
 
     def code(self) -> Code:
         function = self._function
@@ -121,46 +122,51 @@ class _Encoder:
             first += count
         widths = [register_width(function.register_type(name) or "b32") for name in self._registers]
         code, operands = _flat(instructions), _flat(self._operands)
-        return Code([*self._names], code, operands, _flat(blocks), widths, [*self._specials], [*self._symbols])
+        names = [name.split(".") for name in self._names]
+        return Code(names, code, operands, _flat(blocks), widths, [*self._specials], [*self._symbols])
 
     def _register(self, name: str) -> int:
         return self._registers.setdefault(name, len(self._registers))
 
+    def _add(self, kind: int, number: int = 0, value: int = 0, parts: int = 0) -> None:
+        self._operands.append((kind, number, value, parts))
+
     def _operand(self, operand: Operand, branches: bool) -> None:
-        add = self._operands.append
         if isinstance(operand, Register):
             if operand.name == "_":
-                add((_NONE, 0, 0))
+                self._add(_NONE)
             elif self._function.register_type(operand.name) is not None:
-                add((_REGISTER, self._register(operand.name), 0))
+                self._add(_REGISTER, self._register(operand.name))
             elif is_special(operand.name):
                 number = self._specials.setdefault(operand.name, len(self._specials))
-                add((_SPECIAL, number, special_width(operand.name)))
+                self._add(_SPECIAL, number, special_width(operand.name))
             else:
-                add((_OTHER, 0, 0))
+                self._add(_OTHER)
         elif isinstance(operand, Immediate):
             if operand.kind in _LITERALS:
-                add((_LITERALS[operand.kind], 0, signed(int(operand.value))))
+                self._add(_LITERALS[operand.kind], 0, signed(int(operand.value)))
             else:
-                add((_DECIMAL, 0, int(np.float64(operand.value).view(np.int64))))
+                self._add(_DECIMAL, 0, int(np.float64(operand.value).view(np.int64)))
         elif isinstance(operand, Symbol):
             self._symbol(operand, branches)
         else:
             parts = parts_of(operand)
-            add((_COMPOSED[type(operand)], len(parts), signed(operand.offset) if isinstance(operand, Address) else 0))
+            offset = signed(operand.offset) if isinstance(operand, Address) else 0
+            self._add(_COMPOSED[type(operand)], 0, offset, len(parts))
             for part in parts:
                 self._operand(part, False)
 
     def _symbol(self, symbol: Symbol, branches: bool) -> None:
         index, tables = self._function.block_index, self._function.tables
         if branches and symbol.name in tables:
-            self._operands.append((_VECTOR, len(tables[symbol.name]), 0))
-            self._operands.extend((_LABEL, 0, index[label]) for label in tables[symbol.name])
+            self._add(_VECTOR, parts=len(tables[symbol.name]))
+            for label in tables[symbol.name]:
+                self._add(_LABEL, 0, index[label])
         elif branches and symbol.name in index:
-            self._operands.append((_LABEL, 0, index[symbol.name]))
+            self._add(_LABEL, 0, index[symbol.name])
         else:
             number = self._symbols.setdefault(symbol.name, len(self._symbols))
-            self._operands.append((_SYMBOL, number, signed(symbol.offset)))
+            self._add(_SYMBOL, number, signed(symbol.offset))
 
 
 def _flat(rows: Sequence[tuple[int, ...]]) -> np.ndarray[Any, Any]:
