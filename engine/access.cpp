@@ -16,12 +16,6 @@ uint32_t elements_of(const Source& ins) {
     return 1;
 }
 
-Operands items_of(const Operand& operand, uint32_t elements) {
-    if (operand.kind == OperandKind::kVector) return operand.items;
-    if (elements != 1) refuse("a vector access without a vector operand");
-    return {operand};
-}
-
 // Load values of type M into registers of type R with extension.
 template <class R, class M>
 void load(Batch& batch, const Instruction& ins) {
@@ -69,7 +63,6 @@ void load(Batch& batch, const Instruction& ins) {
 }
 
 Run load_run(uint32_t bits, uint32_t width, bool is_signed) {
-    if (width == 1) refuse("a load of predicates");
     return for_width(bits, [&](auto memory) {
         return for_width(width, [&](auto row) -> Run {
             using M = decltype(memory);
@@ -78,27 +71,6 @@ Run load_run(uint32_t bits, uint32_t width, bool is_signed) {
         });
     });
 }
-
-const Registration kLoad({"ld", "ldu"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.operands.size() < 2) refuse();
-    const std::string& type = ins.type();
-    const uint32_t elements = elements_of(ins), bits = width_of(type);
-    if (bits < 8) refuse("a load of predicates");
-    std::vector<Row> rows;
-    uint32_t width = 0;
-    for (const Operand& item : items_of(ins.operands[0], elements)) {
-        rows.push_back(item.kind == OperandKind::kNone ? Row{} : decoder.plain(item));
-        if (!rows.back()) continue;
-        if (width && rows.back().width != width) refuse("registers of several widths");
-        width = rows.back().width;
-        if (width < bits) refuse("a register that is too narrow");
-    }
-    if (rows.size() != elements) refuse("a vector of other length");
-    const Run run = load_run(bits, width ? width : bits, type[0] == 's');
-    Instruction& made = decoder.emit_access(run, ins.operands[1], space_of(ins), std::move(rows));
-    made.unit = bits / 8;
-    made.mode = bits / 8 * elements;
-});
 
 template <class T>
 void store(Batch& batch, const Instruction& ins) {
@@ -133,19 +105,27 @@ void store(Batch& batch, const Instruction& ins) {
     batch.check_races(ins, all, bytes, true, agree);
 }
 
-const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.operands.size() < 2) refuse();
+const Registration kAccess({"ld", "ldu", "st"}, [](Decoder& decoder, const Source& ins) {
+    const bool loads = ins.opcode != "st";
     const std::string& type = ins.type();
-    const uint32_t elements = elements_of(ins), bits = width_of(type);
-    if (bits < 8) refuse("a store of predicates");
-    const Operands items = items_of(ins.operands[1], elements);
-    if (items.size() != elements) refuse("a vector of other length");
+    const uint32_t count = elements_of(ins), bits = width_of(type);
+    if (bits < 8) refuse("an access to predicates");
     std::vector<Row> rows;
-    for (const Operand& item : items) rows.push_back(decoder.read(item, type));
-    const Run run = for_width(bits, [](auto of) -> Run { return store<decltype(of)>; });
-    Instruction& made = decoder.emit_access(run, ins.operands[0], space_of(ins), std::move(rows));
+    uint32_t width = bits;  // of the registers
+    for (const Operand& item : elements(ins.operands[loads ? 0 : 1])) {
+        const bool unused = loads && item.kind == OperandKind::kNone;
+        rows.push_back(unused ? Row{} : loads ? decoder.plain(item) : decoder.read(item, type));
+        if (rows.back()) width = rows.back().width;
+    }
+    if (rows.size() != count) refuse("a vector of other length");
+    for (const Row& row : rows)
+        if (row && row.width != width) refuse("registers of several widths");
+    if (width < bits) refuse("a register that is too narrow");
+    const Run run = loads ? load_run(bits, width, type[0] == 's')
+                          : for_width(bits, [](auto of) -> Run { return store<decltype(of)>; });
+    Instruction& made = decoder.emit_access(run, ins.operands[loads ? 1 : 0], space_of(ins), std::move(rows));
     made.unit = bits / 8;
-    made.mode = bits / 8 * elements;
+    made.mode = bits / 8 * count;
 });
 
 // Atomic operations: lanes with the same address execute in lane order.
@@ -187,7 +167,7 @@ void atomic(Batch& batch, const Instruction& ins) {
     }
     const bool merges = ins.modes[0];
     if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, true);
-    const bool one_lane = ins.modes[2];  // `.warp_aggregated`: one lane sends the combined operation
+    const bool one_lane = ins.modes[1];  // `.warp_aggregated`: one lane sends the combined operation
     std::vector<Resolved> leaders;
     if (one_lane) leaders = all;
     for (Resolved& at : leaders) {
@@ -195,8 +175,8 @@ void atomic(Batch& batch, const Instruction& ins) {
         at.same = at.consecutive = false;
     }
     const std::vector<Resolved>& sent = one_lane ? leaders : all;
-    for (const Resolved& at : sent) batch.count_access(ins, at, ins.modes[1], AccessKind::kAtomic, merges);
-    batch.watch(sent, ins.modes[1], ins.unit, AccessKind::kAtomic);
+    for (const Resolved& at : sent) batch.count_access(ins, at, bytes, AccessKind::kAtomic, merges);
+    batch.watch(sent, bytes, ins.unit, AccessKind::kAtomic);
 }
 
 const std::pair<const char*, Run> kAtomicRuns[] = {
@@ -208,46 +188,35 @@ const std::pair<const char*, Run> kAtomicRuns[] = {
 
 const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& ins) {
     Reduction reduction = Reduction::kNone;
-    for (const std::string& mark : ins.modifiers)
-        if (reduction == Reduction::kNone) reduction = reduction_of(mark, Reduction::kCas);
-    const bool compares = reduction == Reduction::kCas;
     std::string type;
     Run run = nullptr;
-    for (const std::string& mark : ins.modifiers)
+    for (const std::string& mark : ins.modifiers) {
+        if (reduction == Reduction::kNone) reduction = reduction_of(mark, Reduction::kCas);
         for (const auto& [name, of_type] : kAtomicRuns)
             if (mark == name) type = mark, run = of_type;
+    }
     if (reduction == Reduction::kNone || !run) refuse();
     if (type.find('f') != std::string::npos && reduction > Reduction::kMax && reduction != Reduction::kExch) refuse();
-    Operands operands = ins.operands;
-    std::vector<Row> targets;
-    auto rows_of = [&](const Operand& operand, bool write) {
-        std::vector<Row> rows;
-        for (const Operand& item : elements(operand))
-            rows.push_back(item.kind == OperandKind::kNone ? Row{}
-                           : write                         ? decoder.write(item, type)
-                                                           : decoder.read(item, type));
-        return rows;
-    };
-    if (ins.opcode == "atom") {
-        if (operands.empty()) refuse();
-        targets = rows_of(operands[0], true);
-        operands.erase(operands.begin());
-    }
-    if (operands.size() < (compares ? 3u : 2u)) refuse();
-    const std::vector<Row> b = rows_of(operands[1], false), c = compares ? rows_of(operands[2], false) : b;
-    if (targets.size() < b.size()) targets.resize(b.size());
-    if (targets.size() != b.size() || c.size() != b.size()) refuse("operands of several lengths");
+    const bool returns = ins.opcode == "atom", compares = reduction == Reduction::kCas;
+    std::vector<Row> rows;
+    const Operand& address = ins.operands[returns];
+    const Operands b = elements(ins.operands[returns + 1u]), c = elements(ins.operands[returns + (compares ? 2u : 1u)]);
+    if (returns)
+        for (const Operand& item : elements(ins.operands[0]))
+            rows.push_back(item.kind == OperandKind::kNone ? Row{} : decoder.write(item, type));
+    rows.resize(std::max(rows.size(), b.size()));
+    if (rows.size() != b.size() || c.size() != b.size()) refuse("operands of several lengths");
+    for (const Operands* items : {&b, &c})
+        for (const Operand& item : *items) rows.push_back(decoder.read(item, type));
     const Operand& by = ins.operands.back();
-    bool merges = by.kind == OperandKind::kInteger && (ins.type() == "u32" || ins.type() == "s32");
-    merges = merges &&
-             ((ins.has("add") && by.value == 1) || (ins.has("inc") && (by.value == -1 || by.value == 0xFFFFFFFFll)));
-    merges = merges && !decoder.result_is_read();
-    targets.insert(targets.end(), b.begin(), b.end());
-    targets.insert(targets.end(), c.begin(), c.end());
-    Instruction& made = decoder.emit_access(run, operands[0], space_of(ins), std::move(targets));
+    const bool adds_one =
+        (ins.has("add") && by.value == 1) || (ins.has("inc") && (by.value == -1 || by.value == 0xFFFFFFFFll));
+    const bool merges = by.kind == OperandKind::kInteger && (ins.type() == "u32" || ins.type() == "s32") && adds_one &&
+                        !decoder.result_is_read();
+    Instruction& made = decoder.emit_access(run, address, space_of(ins), std::move(rows));
     made.unit = width_of(type) / 8;
     made.mode = uint32_t(reduction);
-    made.modes = {merges, made.unit * uint32_t(b.size()), ins.has("warp_aggregated")};
+    made.modes = {merges, ins.has("warp_aggregated")};
     decoder.note_atomic(made.space);
 });
 
@@ -268,21 +237,21 @@ void wait_for_copies(Batch& batch, const Instruction& ins) {
 
 constexpr uint32_t kMostCopied = 16;  // bytes of one cp.async
 
-// Operands: `a` and `immediate` give the global address. `b` and `modes[1..2]` give the shared address. `c` is the
-// number of bytes to read. Lanes where the predicate `e` is true read nothing and store zeros.
+struct Copy {
+    Instruction to, from;
+    uint32_t bytes;
+    Row read_bytes;  // fewer bytes to read in each lane; no row to read all
+    Row ignores;     // lanes that read nothing and store zeros
+};
+
 void start_copies(Batch& batch, const Instruction& ins) {
-    const uint32_t bytes = ins.unit;
-    Instruction to = ins, from = ins;
-    to.a = ins.b;
-    to.immediate = int64_t(uint64_t(ins.modes[1]) | uint64_t(ins.modes[2]) << 32);
-    to.space = Space::kShared;
-    from.space = Space::kGlobal;
+    const auto& [to, from, bytes, read_bytes, ignored] = form_of<Copy>(ins);
     const std::vector<Resolved> targets = batch.access(to, bytes, AccessKind::kWrite);
     for (const Resolved& at : targets) batch.count_access(to, at, bytes, AccessKind::kWrite);
     if (batch.races()) batch.check_races(to, targets, bytes, true, false, true);
     if (batch.checks()) batch.checks()->start_copies(targets, bytes);
-    const uint32_t* const ignores = ins.e ? batch.flags(ins.e) : nullptr;
-    const uint32_t* const sizes = ins.c ? batch.row<uint32_t>(ins.c) : nullptr;
+    const uint32_t* const ignores = ignored ? batch.flags(ignored) : nullptr;
+    const uint32_t* const sizes = read_bytes ? batch.row<uint32_t>(read_bytes) : nullptr;
     std::array<std::vector<WarpMask>, kMostCopied + 1> reading;  // lanes that read the same number of bytes
     std::vector<Batch::Copies> copies(targets.size());
     for (size_t i = 0; i < targets.size(); i++) {
@@ -334,7 +303,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
 
 const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
     if (ins.has("bulk")) return decode_bulk(decoder, ins);
-    if (ins.modifiers.empty() || ins.modifiers[0] != "async") refuse();
+    if (ins.modifiers[0] != "async") refuse();
     if (ins.has("mbarrier")) return decode_arrival_after_copies(decoder, ins);
     if (ins.has("commit_group")) {
         decoder.emit(commit_copies);
@@ -349,26 +318,25 @@ const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
         made.immediate = all ? 0 : ins.operands[0].value;
         return;
     }
-    if (!ins.has("shared") || !ins.has("global") || ins.operands.size() < 3) refuse();
+    if (!ins.has("shared") || !ins.has("global")) refuse();
     const Operand& literal = ins.operands[2];
     const int64_t size = literal.kind == OperandKind::kInteger ? literal.value : 0;
     if ((size != 4 && size != 8 && size != 16) || (ins.has("cg") && size != 16))
         refuse("a copy of other than 4, 8 or 16 bytes");
-    const auto [to, to_offset] = decoder.address(ins.operands[0]);
-    const auto [from, from_offset] = decoder.address(ins.operands[1]);
+    Copy copy{decoder.access(ins.operands[0], Space::kShared),
+              decoder.access(ins.operands[1], Space::kGlobal),
+              uint32_t(size),
+              {},
+              {}};
     Operands extra(ins.operands.begin() + 3, ins.operands.end());
     if (ins.has("cache_hint") && !extra.empty()) extra.pop_back();
-    Row amount, ignores;
     if (!extra.empty()) {
         if (extra[0].kind == OperandKind::kRegister && decoder.plain(extra[0]).width == 1)
-            ignores = decoder.plain(extra[0]);
+            copy.ignores = decoder.plain(extra[0]);
         else if (extra[0].kind != OperandKind::kInteger || extra[0].value != size)
-            amount = decoder.read(extra[0], "u32");
+            copy.read_bytes = decoder.read(extra[0], "u32");
     }
-    Instruction& made = decoder.emit(start_copies, {}, from, to, amount, ignores);
-    made.immediate = from_offset;
-    made.unit = uint32_t(size);
-    made.modes = {0, uint32_t(to_offset), uint32_t(uint64_t(to_offset) >> 32)};
+    emit_form(decoder, start_copies, std::move(copy));
 });
 
 // Matrices of eight rows of eight 16-bit elements

@@ -14,10 +14,11 @@ using Unsigned = std::make_unsigned_t<T>;
 template <class T>
 constexpr bool kSigned = std::is_signed_v<T>;
 
-// Type of a product of `mul.wide`, with the signedness of T.
+// Type of a product, with the signedness of T.
 template <class T>
-using Wider = std::conditional_t<sizeof(T) == 4, std::conditional_t<kSigned<T>, int64_t, uint64_t>,
-                                 std::conditional_t<kSigned<T>, int32_t, uint32_t>>;
+using Wider = std::conditional_t<sizeof(T) == 8, std::conditional_t<kSigned<T>, __int128, unsigned __int128>,
+                                 std::conditional_t<sizeof(T) == 4, std::conditional_t<kSigned<T>, int64_t, uint64_t>,
+                                                    std::conditional_t<kSigned<T>, int32_t, uint32_t>>>;
 
 // Wrap arithmetic without undefined behavior.
 template <class T>
@@ -43,22 +44,9 @@ constexpr auto kLow = [](auto a, auto b) {
     else return wrap<T>(uint64_t(a) * uint64_t(b));
 };
 
-uint64_t high64(uint64_t a, uint64_t b) {
-    const uint64_t low = 0xFFFFFFFF, a0 = a & low, a1 = a >> 32, b0 = b & low, b1 = b >> 32;
-    const uint64_t middle = a1 * b0 + (a0 * b0 >> 32), other = a0 * b1 + (middle & low);
-    return a1 * b1 + (middle >> 32) + (other >> 32);
-}
-
 constexpr auto kHigh = [](auto a, auto b) {
     using T = decltype(a);
-    if constexpr (sizeof(T) == 8) {
-        uint64_t high = high64(uint64_t(a), uint64_t(b));
-        if constexpr (kSigned<T>) high -= (a < 0 ? uint64_t(b) : 0) + (b < 0 ? uint64_t(a) : 0);
-        return T(high);
-    } else {
-        using Wide = std::conditional_t<kSigned<T>, int64_t, uint64_t>;
-        return T(Wide(a) * Wide(b) >> 8 * sizeof(T));
-    }
+    return T(Wider<T>(a) * Wider<T>(b) >> 8 * sizeof(T));
 };
 constexpr auto kLow24 = [](auto a, auto b) {
     using T = decltype(a);
@@ -103,126 +91,26 @@ struct Halves {
     }
 };
 
-template <const auto& op, int sources>
-Run of_type(const std::string& type) {
-    if (type == "u16x2") return lanewise<kOp<Halves<op, uint16_t>>, uint32_t, sources>();
-    if (type == "s16x2") return lanewise<kOp<Halves<op, int16_t>>, uint32_t, sources>();
-    return for_any_integer(type, [](auto t) { return lanewise<op, decltype(t), sources>(); });
-}
-
-void expect_operands(const Source& ins, size_t count) {
-    if (ins.operands.size() != count) refuse(std::to_string(ins.operands.size()) + " operands");
-}
-
-void same_type(Decoder& decoder, const Source& ins, Run run, const std::string& type) {
-    decoder.emit_typed(run, std::vector<std::string_view>(ins.operands.size(), type));
-}
-
-void wide(Decoder& decoder, const Source& ins, bool plus) {
-    const std::string& type = ins.type();
-    const Run run = for_integer<uint32_t, int32_t, uint16_t, int16_t>(type, [&](auto t) -> Run {
-        using T = decltype(t);
-        using W = Wider<T>;
-        return plus ? Lanewise<kMadWide, W, T, T, W>::run : Lanewise<kWide, W, T, T>::run;
-    });
-    const std::string result = type.substr(0, 1) + (type.substr(1) == "32" ? "64" : "32");
-    std::vector<std::string_view> types{result, type, type};
-    if (plus) types.emplace_back(result);
-    decoder.emit_typed(run, types);
-}
-
 constexpr auto kBrev = [](auto a) {
     decltype(a) result = 0;
     for (uint32_t bit = 0; bit < 8 * sizeof a; bit++) result = decltype(a)(result << 1 | (a >> bit & 1));
     return result;
 };
 
-Run brev_run(const std::string& type) {
-    return for_integer<uint32_t, uint64_t>(type, [](auto t) { return lanewise<kBrev, decltype(t), 1>(); });
-}
-
-// Instructions whose operands all have the type of the instruction.
-struct Family {
-    Run (*run)(const std::string& type);
-    size_t sources;
-    bool of_bits = false;  // the types are .b32 and .b64
-};
-const std::map<std::string, Family> kFamilies = {
-    {"add", {of_type<kAdd, 2>, 2}},         {"sub", {of_type<kSub, 2>, 2}},     {"min", {of_type<kMin, 2>, 2}},
-    {"max", {of_type<kMax, 2>, 2}},         {"neg", {of_type<kNeg, 1>, 1}},     {"abs", {of_type<kAbs, 1>, 1}},
-    {"div", {of_type<kDiv, 2>, 2}},         {"rem", {of_type<kRem, 2>, 2}},     {"sad", {of_type<kSad, 3>, 3}},
-    {"mul", {of_type<kLow, 2>, 2}},         {"mul.hi", {of_type<kHigh, 2>, 2}}, {"mad", {of_type<kMad, 3>, 3}},
-    {"mad.hi", {of_type<kMadHigh, 3>, 3}},  {"mul24", {of_type<kLow24, 2>, 2}}, {"mad24", {of_type<kMad24, 3>, 3}},
-    {"cnot", {of_type<kCnot, 1>, 1, true}}, {"brev", {brev_run, 1, true}}};
-
-const Registration kInteger({"mul24", "mad24", "rem", "sad", "cnot", "brev"}, integer_arithmetic);
-
-const Registration kLogic({"and", "or", "xor", "not"}, [](Decoder& decoder, const Source& ins) {
-    const std::string &opcode = ins.opcode, &type = ins.type();
-    const bool flags = type == "pred";
-    expect_operands(ins, opcode == "not" ? 2 : 3);
-    if (!flags && type.find('f') != std::string::npos) refuse("the type ." + type);
-    const std::string as = "u" + std::to_string(width_of(type));
-    Run run;
-    if (opcode == "and") run = flags ? flagwise<kAnd> : of_type<kAnd, 2>(as);
-    else if (opcode == "or") run = flags ? flagwise<kOr> : of_type<kOr, 2>(as);
-    else if (opcode == "xor") run = flags ? flagwise<kXor> : of_type<kXor, 2>(as);
-    else run = flags ? flagwise<kNot> : of_type<kNot, 1>(as);
-    same_type(decoder, ins, run, type);
-});
-
-// dp4a, dp2a: multiply `count` parts of a by bytes of b, from byte `from`, and add the products to c.
-template <class A, class B, int count, int from>
+// dp4a, dp2a: multiply `count` parts of a by bytes of b, from byte `from`, and add the products to c. The type of b
+// gives the signedness of its bytes.
+template <class A, int count, int from>
 struct Dot {
-    template <class C>
-    C operator()(uint32_t a, uint32_t b, C c) const {
-        uint32_t total = uint32_t(c);
+    template <class B>
+    uint32_t operator()(uint32_t a, B b, uint32_t c) const {
+        using Octet = std::conditional_t<kSigned<B>, int8_t, uint8_t>;
         for (int i = 0; i < count; i++) {
-            const int64_t part = A(a >> (32 / count) * i), octet = B(b >> 8 * (from + i));
-            total += uint32_t(part * octet);
+            const int64_t part = A(a >> (32 / count) * i), octet = Octet(b >> 8 * (from + i));
+            c += uint32_t(part * octet);
         }
-        return C(total);
+        return c;
     }
 };
-
-const Registration kDot({"dp4a", "dp2a"}, [](Decoder& decoder, const Source& ins) {
-    expect_operands(ins, 4);
-    if (ins.modifiers.size() < 2) refuse();
-    const std::string &second = ins.type(), &first = ins.modifiers[ins.modifiers.size() - 2];
-    const bool a = first == "s32", b = second == "s32";
-    if ((!a && first != "u32") || (!b && second != "u32")) refuse();
-    const auto run_of = [&](auto a_signed, auto b_signed) -> Run {
-        using A4 = std::conditional_t<a_signed, int8_t, uint8_t>;
-        using A2 = std::conditional_t<a_signed, int16_t, uint16_t>;
-        using B = std::conditional_t<b_signed, int8_t, uint8_t>;
-        using C = std::conditional_t<a_signed || b_signed, int32_t, uint32_t>;
-        if (ins.opcode == "dp4a") return Lanewise<kOp<Dot<A4, B, 4, 0>>, C, uint32_t, uint32_t, C>::run;
-        return ins.has("hi") ? Lanewise<kOp<Dot<A2, B, 2, 2>>, C, uint32_t, uint32_t, C>::run
-                             : Lanewise<kOp<Dot<A2, B, 2, 0>>, C, uint32_t, uint32_t, C>::run;
-    };
-    const Run run = by_flags(run_of, a, b);
-    same_type(decoder, ins, run, "b32");
-});
-
-// Arithmetic with a carry flag, which is 0 or 1 in each lane.
-template <bool subtract, bool carried>
-struct CarryResult {
-    template <class U>
-    U operator()(U a, U b, uint32_t carry) const {
-        const U more = carried ? U(carry) : 0;
-        return subtract ? U(a - b - more) : U(a + b + more);
-    }
-};
-template <bool subtract, bool carried>
-struct CarryFlag {
-    template <class U>
-    uint32_t operator()(U a, U b, uint32_t carry) const {
-        const U first = subtract ? a - b : a + b, more = carried ? U(carry) : 0;
-        return subtract ? a < b || U(first - more) > first : first < a || U(first + more) < first;
-    }
-};
-
-const Registration kCarrying({"addc", "subc", "madc"}, carrying);
 
 constexpr auto kShl = [](auto a, uint32_t b) {
     using T = decltype(a);
@@ -234,28 +122,16 @@ constexpr auto kShr = [](auto a, uint32_t b) {
     return T(a >> b);
 };
 
-const Registration kShift({"shl", "shr"}, [](Decoder& decoder, const Source& ins) {
-    const std::string& type = ins.type();
-    const std::string as = type[0] == 'b' ? "u" + type.substr(1) : type;
-    const Run run = for_integer<uint32_t, int32_t, uint64_t, int64_t, uint16_t, int16_t>(as, [&](auto t) -> Run {
-        using T = decltype(t);
-        return ins.opcode == "shl" ? Lanewise<kShl, T, T, uint32_t>::run : Lanewise<kShr, T, T, uint32_t>::run;
-    });
-    decoder.emit_typed(run, {type, type, "u32"});
-});
+// Return a number of bits, which wraps or is limited to 32.
+uint32_t amount(uint32_t count, bool wraps) { return wraps ? count & 31 : std::min(count, 32u); }
 
 template <bool left, bool wrap>
 struct Funnel {
     uint32_t operator()(uint32_t a, uint32_t b, uint32_t c) const {
-        const uint32_t amount = wrap ? c & 31 : std::min(c, 32u);
-        const uint64_t both = uint64_t(b) << 32 | a;
-        return uint32_t(left ? (both << amount) >> 32 : both >> amount);
+        const uint64_t both = uint64_t(b) << 32 | a, by = amount(c, wrap);
+        return uint32_t(left ? (both << by) >> 32 : both >> by);
     }
 };
-const Registration kFunnel({"shf"}, [](Decoder& decoder, const Source& ins) {
-    const auto run_of = [](auto left, auto wraps) { return lanewise<kOp<Funnel<left, wraps>>, uint32_t, 3>(); };
-    decoder.emit_typed(by_flags(run_of, ins.has("l"), ins.has("wrap")), {"u32", "u32", "u32", "u32"});
-});
 
 constexpr auto kPopc = [](auto a) { return uint32_t(__builtin_popcountll(a)); };
 constexpr auto kClz = [](auto a) {
@@ -272,23 +148,6 @@ struct Bfind {
         return amount ? 8 * sizeof(T) - 1 - position : position;
     }
 };
-
-const Registration kCount({"popc", "clz", "bfind"}, [](Decoder& decoder, const Source& ins) {
-    const std::string& type = ins.type();
-    const uint32_t width = width_of(type);
-    if (width != 32 && width != 64) refuse("the type ." + type);
-    Run run;
-    if (ins.opcode == "bfind")
-        run = for_integer<uint32_t, int32_t, uint64_t, int64_t>(type, [&](auto t) -> Run {
-            using T = decltype(t);
-            return ins.has("shiftamt") ? Lanewise<kOp<Bfind<true>>, uint32_t, T>::run
-                                       : Lanewise<kOp<Bfind<false>>, uint32_t, T>::run;
-        });
-    else if (ins.opcode == "popc")
-        run = width == 32 ? Lanewise<kPopc, uint32_t, uint32_t>::run : Lanewise<kPopc, uint32_t, uint64_t>::run;
-    else run = width == 32 ? Lanewise<kClz, uint32_t, uint32_t>::run : Lanewise<kClz, uint32_t, uint64_t>::run;
-    decoder.emit_typed(run, {"u32", type});
-});
 
 uint64_t ones(uint32_t count) { return count >= 64 ? ~0ull : (1ull << count) - 1; }
 
@@ -313,44 +172,6 @@ constexpr auto kBfi = [](auto a, auto b, uint32_t c, uint32_t d) {
     return decltype(a)((uint64_t(b) & ~mask) | ((uint64_t(a) << shift) & mask));
 };
 
-const Registration kFields({"bfe", "bfi"}, [](Decoder& decoder, const Source& ins) {
-    const std::string& type = ins.type();
-    if (ins.opcode == "bfe") {
-        const Run run = for_integer<uint32_t, int32_t, uint64_t, int64_t>(
-            type, [](auto t) -> Run { return Lanewise<kBfe, decltype(t), decltype(t), uint32_t, uint32_t>::run; });
-        return decoder.emit_typed(run, {type, type, "u32", "u32"});
-    }
-    const uint32_t width = width_of(type);
-    if (width < 32) refuse("the type ." + type);
-    decoder.emit_typed(width == 32 ? Lanewise<kBfi, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>::run
-                                   : Lanewise<kBfi, uint64_t, uint64_t, uint64_t, uint32_t, uint32_t>::run,
-                       {type, type, type, "u32", "u32"});
-});
-
-// Logic with three operands: bit i of the table `mode` is the result if (a, b, c) are the bits of i.
-void lop3(Batch& batch, const Instruction& ins) {
-    uint32_t* d = batch.row<uint32_t>(ins.d);
-    const uint32_t *a = batch.row<uint32_t>(ins.a), *b = batch.row<uint32_t>(ins.b), *c = batch.row<uint32_t>(ins.c);
-    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        uint32_t result[kWarp] = {};
-        for (uint32_t i = 0; i < 8; i++) {
-            if (!(ins.mode >> i & 1)) continue;
-            const uint32_t x = i & 4 ? 0 : ~0u, y = i & 2 ? 0 : ~0u, z = i & 1 ? 0 : ~0u;
-            for (uint32_t lane = 0; lane < kWarp; lane++)
-                result[lane] |= (a[first + lane] ^ x) & (b[first + lane] ^ y) & (c[first + lane] ^ z);
-        }
-        put(d + first, result, mask);
-    });
-}
-
-const Registration kLop3({"lop3"}, [](Decoder& decoder, const Source& ins) {
-    expect_operands(ins, 5);
-    if (ins.modifiers.size() > 1 || ins.operands[4].kind != OperandKind::kInteger) refuse();
-    const Row a = decoder.read(ins.operands[1], "b32"), b = decoder.read(ins.operands[2], "b32");
-    const Row c = decoder.read(ins.operands[3], "b32"), d = decoder.write(ins.operands[0], "b32");
-    decoder.emit(lop3, d, a, b, c).mode = uint32_t(ins.operands[4].value) & 255;
-});
-
 constexpr auto kPrmt = [](uint32_t a, uint32_t b, uint32_t c) {
     const uint64_t both = a | uint64_t(b) << 32;
     uint32_t result = 0;
@@ -362,12 +183,6 @@ constexpr auto kPrmt = [](uint32_t a, uint32_t b, uint32_t c) {
     }
     return result;
 };
-const Registration kPermute({"prmt"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.size() > 1) refuse("a special mode of prmt");
-    decoder.emit_typed(lanewise<kPrmt, uint32_t, 3>(), {"u32", "u32", "u32", "u32"});
-});
-
-uint32_t amount(uint32_t count, bool wraps) { return wraps ? count & 31 : std::min(count, 32u); }
 
 template <bool wraps>
 struct Szext {
@@ -386,16 +201,126 @@ struct Bmsk {
         return uint32_t(ones(end) & ~ones(start));
     }
 };
-const Registration kWidths({"szext", "bmsk"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.size() != 2) refuse();
-    const std::string type = ins.opcode == "bmsk" ? "u32" : ins.type();
-    const auto run_of = [&](auto wraps) -> Run {
-        if (ins.opcode == "bmsk") return lanewise<kOp<Bmsk<wraps>>, uint32_t, 2>();
-        if (type == "u32") return lanewise<kOp<Szext<wraps>>, uint32_t, 2>();
-        if (type == "s32") return Lanewise<kOp<Szext<wraps>>, int32_t, int32_t, uint32_t>::run;
-        refuse("the type ." + type);
+
+// Type of an operand: that of the instruction, one twice as wide, or u32.
+enum Kind : uint8_t { kT, kWider, kU32 };
+template <class T, Kind kind>
+using TypeOf = std::conditional_t<kind == kT, T, std::conditional_t<kind == kWider, Wider<T>, uint32_t>>;
+
+// Operation of an instruction for a type, and the kinds of the operands.
+struct Form {
+    Run (*run)(const std::string& type);
+    std::vector<Kind> kinds;
+};
+
+template <class... T>
+struct Types {};
+constexpr Types<uint32_t, int32_t> kWords;
+constexpr Types<uint32_t, int32_t, uint64_t, int64_t> kLongWords;
+constexpr Types<uint32_t, int32_t, uint16_t, int16_t> kShortWords;
+constexpr Types<uint32_t, int32_t, uint64_t, int64_t, uint16_t, int16_t> kAllWords;
+
+template <const auto& op, Kind... kinds, class... T>
+Form form(Types<T...>) {
+    const auto run = [](const std::string& type) {
+        return for_integer<T...>(type, [](auto t) -> Run { return Lanewise<op, TypeOf<decltype(t), kinds>...>::run; });
     };
-    decoder.emit_typed(by_flags(run_of, ins.modifiers[0] == "wrap"), {type, type, "u32"});
+    return {run, {kinds...}};
+}
+
+template <const auto& op, int sources>
+Run of_type(const std::string& type) {
+    if (type == "u16x2") return lanewise<kOp<Halves<op, uint16_t>>, uint32_t, sources>();
+    if (type == "s16x2") return lanewise<kOp<Halves<op, int16_t>>, uint32_t, sources>();
+    return for_any_integer(type, [](auto t) { return lanewise<op, decltype(t), sources>(); });
+}
+template <const auto& op, int sources>
+Form plain() {
+    return {of_type<op, sources>, std::vector<Kind>(sources + 1, kT)};
+}
+template <const auto& op, int sources>
+Form logic() {
+    const auto run = [](const std::string& type) { return type == "pred" ? flagwise<op> : of_type<op, sources>(type); };
+    return {run, std::vector<Kind>(sources + 1, kT)};
+}
+
+// Instructions by name, without `.lo` and the type.
+const std::map<std::string, Form> kForms = {
+    {"add", plain<kAdd, 2>()},
+    {"sub", plain<kSub, 2>()},
+    {"add.sat", form<kAddSat, kT, kT, kT>(Types<int32_t>())},
+    {"sub.sat", form<kSubSat, kT, kT, kT>(Types<int32_t>())},
+    {"min", plain<kMin, 2>()},
+    {"max", plain<kMax, 2>()},
+    {"neg", plain<kNeg, 1>()},
+    {"abs", plain<kAbs, 1>()},
+    {"div", plain<kDiv, 2>()},
+    {"rem", plain<kRem, 2>()},
+    {"sad", plain<kSad, 3>()},
+    {"mul", plain<kLow, 2>()},
+    {"mul.hi", plain<kHigh, 2>()},
+    {"mul.wide", form<kWide, kWider, kT, kT>(kShortWords)},
+    {"mul24", plain<kLow24, 2>()},
+    {"mad", plain<kMad, 3>()},
+    {"mad.hi", plain<kMadHigh, 3>()},
+    {"mad.wide", form<kMadWide, kWider, kT, kT, kWider>(kShortWords)},
+    {"mad24", plain<kMad24, 3>()},
+    {"cnot", plain<kCnot, 1>()},
+    {"brev", form<kBrev, kT, kT>(Types<uint32_t, uint64_t>())},
+    {"and", logic<kAnd, 2>()},
+    {"or", logic<kOr, 2>()},
+    {"xor", logic<kXor, 2>()},
+    {"not", logic<kNot, 1>()},
+    {"shl", form<kShl, kT, kT, kU32>(kAllWords)},
+    {"shr", form<kShr, kT, kT, kU32>(kAllWords)},
+    {"shf.l.clamp", form<kOp<Funnel<true, false>>, kU32, kU32, kU32, kU32>(kWords)},
+    {"shf.r.clamp", form<kOp<Funnel<false, false>>, kU32, kU32, kU32, kU32>(kWords)},
+    {"shf.l.wrap", form<kOp<Funnel<true, true>>, kU32, kU32, kU32, kU32>(kWords)},
+    {"shf.r.wrap", form<kOp<Funnel<false, true>>, kU32, kU32, kU32, kU32>(kWords)},
+    {"prmt", form<kPrmt, kU32, kU32, kU32, kU32>(kWords)},
+    {"popc", form<kPopc, kU32, kT>(kLongWords)},
+    {"clz", form<kClz, kU32, kT>(kLongWords)},
+    {"bfind", form<kOp<Bfind<false>>, kU32, kT>(kLongWords)},
+    {"bfind.shiftamt", form<kOp<Bfind<true>>, kU32, kT>(kLongWords)},
+    {"bfe", form<kBfe, kT, kT, kU32, kU32>(kLongWords)},
+    {"bfi", form<kBfi, kT, kT, kT, kU32, kU32>(kLongWords)},
+    {"szext.clamp", form<kOp<Szext<false>>, kT, kT, kU32>(kWords)},
+    {"szext.wrap", form<kOp<Szext<true>>, kT, kT, kU32>(kWords)},
+    {"bmsk.clamp", form<kOp<Bmsk<false>>, kU32, kU32, kU32>(kWords)},
+    {"bmsk.wrap", form<kOp<Bmsk<true>>, kU32, kU32, kU32>(kWords)},
+    {"dp4a.s32", form<kOp<Dot<int8_t, 4, 0>>, kU32, kU32, kT, kU32>(kWords)},
+    {"dp4a.u32", form<kOp<Dot<uint8_t, 4, 0>>, kU32, kU32, kT, kU32>(kWords)},
+    {"dp2a.s32", form<kOp<Dot<int16_t, 2, 0>>, kU32, kU32, kT, kU32>(kWords)},
+    {"dp2a.u32", form<kOp<Dot<uint16_t, 2, 0>>, kU32, kU32, kT, kU32>(kWords)},
+    {"dp2a.hi.s32", form<kOp<Dot<int16_t, 2, 2>>, kU32, kU32, kT, kU32>(kWords)},
+    {"dp2a.hi.u32", form<kOp<Dot<uint16_t, 2, 2>>, kU32, kU32, kT, kU32>(kWords)}};
+
+const Registration kInteger({"mul24", "mad24", "rem", "sad",   "cnot", "brev", "and",  "or",
+                             "xor",   "not",   "shl", "shr",   "shf",  "prmt", "popc", "clz",
+                             "bfind", "bfe",   "bfi", "szext", "bmsk", "dp4a", "dp2a"},
+                            integer_arithmetic);
+
+// Logic with three operands: bit i of the table `mode` is the result if (a, b, c) are the bits of i.
+void lop3(Batch& batch, const Instruction& ins) {
+    uint32_t* d = batch.row<uint32_t>(ins.d);
+    const uint32_t *a = batch.row<uint32_t>(ins.a), *b = batch.row<uint32_t>(ins.b), *c = batch.row<uint32_t>(ins.c);
+    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+        uint32_t result[kWarp] = {};
+        for (uint32_t i = 0; i < 8; i++) {
+            if (!(ins.mode >> i & 1)) continue;
+            const uint32_t x = i & 4 ? 0 : ~0u, y = i & 2 ? 0 : ~0u, z = i & 1 ? 0 : ~0u;
+            for (uint32_t lane = 0; lane < kWarp; lane++)
+                result[lane] |= (a[first + lane] ^ x) & (b[first + lane] ^ y) & (c[first + lane] ^ z);
+        }
+        put(d + first, result, mask);
+    });
+}
+
+const Registration kLop3({"lop3"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers.size() > 1 || ins.operands[4].kind != OperandKind::kInteger) refuse();
+    const Row a = decoder.read(ins.operands[1], "b32"), b = decoder.read(ins.operands[2], "b32");
+    const Row c = decoder.read(ins.operands[3], "b32"), d = decoder.write(ins.operands[0], "b32");
+    decoder.emit(lop3, d, a, b, c).mode = uint32_t(ins.operands[4].value) & 255;
 });
 
 template <class T, bool adds>
@@ -411,7 +336,7 @@ struct Differences {
     }
 };
 const Registration kDifferences({"vabsdiff4"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.size() < 3 || ins.modifiers[1] != ins.modifiers[2]) refuse();
+    if (ins.modifiers[1] != ins.modifiers[2]) refuse();
     const bool adds = ins.modifiers.size() == 4 && ins.modifiers[3] == "add";
     if (ins.modifiers.size() > 3 && !adds) refuse();
     const bool is_signed = ins.modifiers[1] == "s32";
@@ -422,25 +347,35 @@ const Registration kDifferences({"vabsdiff4"}, [](Decoder& decoder, const Source
     decoder.emit_typed(by_flags(run_of, is_signed, adds), {"b32", "b32", "b32", "b32"});
 });
 
+// Arithmetic with a carry flag, which is 0 or 1 in each lane: the result, or the next carry.
+template <bool subtract, bool carried, bool is_flag>
+struct Carry {
+    template <class U>
+    auto operator()(U a, U b, uint32_t carry) const {
+        const U more = carried ? U(carry) : 0, first = subtract ? a - b : a + b;
+        const U result = subtract ? first - more : first + more;
+        if constexpr (is_flag) return uint32_t(subtract ? a < b || result > first : first < a || result < first);
+        else return result;
+    }
+};
+
+const Registration kCarrying({"addc", "subc", "madc"}, carrying);
+
 }  // namespace
 
 bool is_integer_type(const std::string& type) { return type[0] == 'u' || type[0] == 's'; }
 
 void integer_arithmetic(Decoder& decoder, const Source& ins) {
-    const std::string &opcode = ins.opcode, &type = ins.type();
-    const bool multiplies = opcode.rfind("mul", 0) == 0 || opcode.rfind("mad", 0) == 0;
-    const auto family = kFamilies.find(opcode + (ins.has("hi") ? ".hi" : ""));
-    if (family == kFamilies.end()) refuse();
-    const auto& [run, sources, of_bits] = family->second;
-    expect_operands(ins, sources + 1);
-    if (ins.has("sat")) {
-        if (type != "s32" || ins.modifiers.size() != 2 || (opcode != "add" && opcode != "sub")) refuse();
-        return same_type(decoder, ins,
-                         opcode == "add" ? lanewise<kAddSat, int32_t, 2>() : lanewise<kSubSat, int32_t, 2>(), type);
-    }
-    if (ins.has("wide") && (opcode == "mul" || opcode == "mad")) return wide(decoder, ins, sources == 3);
-    if (ins.modifiers.size() > 1 && opcode != "div" && !multiplies) refuse();
-    same_type(decoder, ins, run(of_bits && type[0] == 'b' ? "u" + type.substr(1) : type), type);
+    std::string name = ins.opcode;
+    for (size_t i = 0; i + 1 < ins.modifiers.size(); i++)
+        if (ins.modifiers[i] != "lo") name += "." + ins.modifiers[i];
+    const auto form = kForms.find(name);
+    if (form == kForms.end()) refuse();
+    const std::string &type = ins.type(), wider = type.substr(0, 1) + (type.find("16") == 1 ? "32" : "64");
+    std::vector<std::string_view> types;
+    for (const Kind kind : form->second.kinds)
+        types.push_back(kind == kT ? std::string_view(type) : kind == kWider ? std::string_view(wider) : "u32");
+    decoder.emit_typed(form->second.run(type), types);
 }
 
 void carrying(Decoder& decoder, const Source& ins) {
@@ -449,7 +384,6 @@ void carrying(Decoder& decoder, const Source& ins) {
     const bool carried = ins.opcode.back() == 'c', sets = ins.has("cc"), multiplies = operation == "mad";
     const bool subtract = operation == "sub", is_wide = type == "u64" || type == "s64";
     if (!is_wide && type != "u32" && type != "s32") refuse();
-    expect_operands(ins, multiplies ? 4 : 3);
     Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
     if (multiplies) {
         const Row c = decoder.read(ins.operands[3], type), product = decoder.scratch(width_of(type));
@@ -459,8 +393,8 @@ void carrying(Decoder& decoder, const Source& ins) {
     }
     const auto runs_of = [](auto of_64_bits, auto subtracts, auto has_carry) {
         using U = std::conditional_t<of_64_bits, uint64_t, uint32_t>;
-        return std::pair<Run, Run>{Lanewise<kOp<CarryResult<subtracts, has_carry>>, U, U, U, uint32_t>::run,
-                                   Lanewise<kOp<CarryFlag<subtracts, has_carry>>, uint32_t, U, U, uint32_t>::run};
+        return std::pair<Run, Run>{Lanewise<kOp<Carry<subtracts, has_carry, false>>, U, U, U, uint32_t>::run,
+                                   Lanewise<kOp<Carry<subtracts, has_carry, true>>, uint32_t, U, U, uint32_t>::run};
     };
     const auto [result, flag] = by_flags(runs_of, is_wide, subtract, carried);
     const Row carry = decoder.carry(0), next = decoder.carry(1), d = decoder.write(ins.operands[0], type);

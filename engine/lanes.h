@@ -28,6 +28,8 @@ KERNREC_INLINE void put(T* to, const T* from, uint32_t mask) {
         for (uint32_t lane = 0; lane < kWarp; lane++) to[lane] = kLanes.bit[lane] & mask ? from[lane] : to[lane];
 }
 
+KERNREC_INLINE void put_bits(uint32_t& to, uint32_t bits, uint32_t mask) { to = (to & ~mask) | (bits & mask); }
+
 template <class... S, size_t... I>
 KERNREC_INLINE std::tuple<const S*...> source_rows(Batch& batch, const Instruction& ins, std::index_sequence<I...>) {
     const Row rows[] = {ins.a, ins.b, ins.c, ins.e};
@@ -50,49 +52,40 @@ struct Vectorized {
     Vectorized() = default;
 };
 
-// Compute d = op(a, b, c, e). `S` contains the types of the sources.
+// Compute d = op(a, b, c, e). `S` contains the types of the sources. A predicate d has type bool, with lanes as bits.
 template <const auto& op, class D, class... S>
 struct Lanewise : Vectorized<Lanewise<op, D, S...>, sizeof...(S)> {
+    static constexpr bool kIsPredicate = std::is_same_v<D, bool>;
     template <size_t... I>
     KERNREC_INLINE static void each(Batch& batch, const Instruction& ins, std::index_sequence<I...> all) {
         const std::tuple<const S*...> sources = source_rows<S...>(batch, ins, all);
-        D* d = batch.row<D>(ins.d);
-        if (batch.all_full && !ins.guard) {
+        auto* const d = batch.row<std::conditional_t<kIsPredicate, uint32_t, D>>(ins.d);
+        if (!kIsPredicate && batch.all_full && !ins.guard) {
             const uint32_t lanes = batch.lanes;
 #pragma GCC ivdep
             for (uint32_t lane = 0; lane < lanes; lane++) d[lane] = op(std::get<I>(sources)[lane]...);
             return;
         }
         for (uint32_t i = 0; i < batch.running; i++) {
-            const uint32_t mask = batch.mask(i, ins), first = batch.warps()[i] * kWarp;
-            if (!mask) continue;
-            D* to = d + first;
-            const std::tuple<const S*...> here{std::get<I>(sources) + first...};
-            D result[kWarp];
-#pragma GCC ivdep
-            for (uint32_t lane = 0; lane < kWarp; lane++) result[lane] = op(std::get<I>(here)[lane]...);
-            put(to, result, mask);
-        }
-    }
-};
-
-// Predicate d = op(a, b, ...), with lanes as bits.
-template <const auto& op, class... S>
-struct Compare : Vectorized<Compare<op, S...>, sizeof...(S)> {
-    template <size_t... I>
-    KERNREC_INLINE static void each(Batch& batch, const Instruction& ins, std::index_sequence<I...> all) {
-        const std::tuple<const S*...> sources = source_rows<S...>(batch, ins, all);
-        uint32_t* d = batch.flags(ins.d);
-        for (uint32_t i = 0; i < batch.running; i++) {
             const uint32_t mask = batch.mask(i, ins), warp = batch.warps()[i], first = warp * kWarp;
             if (!mask) continue;
             const std::tuple<const S*...> here{std::get<I>(sources) + first...};
-            uint32_t bits = 0;
-            for (uint32_t lane = 0; lane < kWarp; lane++) bits |= op(std::get<I>(here)[lane]...) ? kLanes.bit[lane] : 0;
-            d[warp] = (d[warp] & ~mask) | (bits & mask);
+            if constexpr (kIsPredicate) {
+                uint32_t bits = 0;
+                for (uint32_t lane = 0; lane < kWarp; lane++)
+                    bits |= op(std::get<I>(here)[lane]...) ? kLanes.bit[lane] : 0;
+                put_bits(d[warp], bits, mask);
+            } else {
+                D result[kWarp];
+#pragma GCC ivdep
+                for (uint32_t lane = 0; lane < kWarp; lane++) result[lane] = op(std::get<I>(here)[lane]...);
+                put(d + first, result, mask);
+            }
         }
     }
 };
+template <const auto& op, class... S>
+using Compare = Lanewise<op, bool, S...>;
 
 // d = op(a, b) on masks.
 template <const auto& op>
@@ -102,7 +95,7 @@ void flagwise(Batch& batch, const Instruction& ins) {
     const uint32_t* b = batch.flags(ins.b ? ins.b : ins.a);
     for (uint32_t i = 0; i < batch.running; i++) {
         const uint32_t mask = batch.mask(i, ins), warp = batch.warps()[i];
-        d[warp] = (d[warp] & ~mask) | (op(a[warp], b[warp]) & mask);
+        put_bits(d[warp], op(a[warp], b[warp]), mask);
     }
 }
 

@@ -1,9 +1,11 @@
 // Number formats of PTX, and conversions between them: see the header.
 #include "number_formats.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -39,29 +41,13 @@ constexpr FloatFormat kFormats[] = {
     {2, 1, 1, 0x7, 0, 0},
 };
 
-constexpr std::pair<const char*, NumberType> kNames[] = {
-    {"b1", NumberType::kB1},     {"s4", NumberType::kS4},       {"u4", NumberType::kU4},
-    {"s8", NumberType::kS8},     {"u8", NumberType::kU8},       {"s16", NumberType::kS16},
-    {"u16", NumberType::kU16},   {"s32", NumberType::kS32},     {"u32", NumberType::kU32},
-    {"s64", NumberType::kS64},   {"u64", NumberType::kU64},     {"b8", NumberType::kU8},
-    {"b16", NumberType::kU16},   {"b32", NumberType::kU32},     {"b64", NumberType::kU64},
-    {"f16", NumberType::kF16},   {"bf16", NumberType::kBf16},   {"tf32", NumberType::kTf32},
-    {"f32", NumberType::kF32},   {"f64", NumberType::kF64},     {"e4m3", NumberType::kE4m3},
-    {"e5m2", NumberType::kE5m2}, {"e2m3", NumberType::kE2m3},   {"e3m2", NumberType::kE3m2},
-    {"e2m1", NumberType::kE2m1}, {"ue8m0", NumberType::kUe8m0}, {"ue4m3", NumberType::kUe4m3}};
-
 bool is_float(NumberType type) { return type >= NumberType::kF16; }
 
 bool has_eight_bits(NumberType type) { return type == NumberType::kE4m3 || type == NumberType::kE5m2; }
 
-bool is_signed(NumberType type) {
-    return type == NumberType::kS4 || type == NumberType::kS8 || type == NumberType::kS16 || type == NumberType::kS32 ||
-           type == NumberType::kS64;
-}
+bool is_signed(NumberType type) { return number_name(type)[0] == 's'; }
 
 uint64_t low_bits(uint64_t bits, int count) { return count == 64 ? bits : bits & ((uint64_t(1) << count) - 1); }
-
-int64_t sign_extended(uint64_t bits, int count) { return int64_t(bits << (64 - count)) >> (64 - count); }
 
 // Finite number: (-1)^negative * significand * 2^exponent.
 struct ExactNumber {
@@ -77,11 +63,14 @@ ExactNumber exact(double value) {
     return {bits >> 63 != 0, exponent ? mantissa | uint64_t(1) << 52 : mantissa, (exponent ? exponent : 1) - 1075};
 }
 
+__int128 integer_value(NumberType type, uint64_t bits) {
+    const int unused = 64 - number_bits(type);
+    return is_signed(type) ? __int128(int64_t(bits << unused) >> unused) : __int128(bits << unused >> unused);
+}
+
 ExactNumber exact(NumberType type, uint64_t bits) {
-    const int count = number_bits(type);
-    if (!is_signed(type)) return {false, low_bits(bits, count), 0};
-    const int64_t value = sign_extended(bits, count);
-    return {value < 0, value < 0 ? 0 - uint64_t(value) : uint64_t(value), 0};
+    const __int128 value = integer_value(type, bits);
+    return {value < 0, uint64_t(value < 0 ? -value : value), 0};
 }
 
 bool rounds_away(Rounding rounding, bool negative, bool odd, bool above_half, bool half, bool inexact) {
@@ -148,74 +137,55 @@ double flushed(double value) { return std::fabs(value) < 0x1p-126 ? std::copysig
 
 // Convert a float to an integer: clamp, and convert NaN to 0 (PTX ISA, section "cvt").
 uint64_t float_to_integer(double value, NumberType to) {
-    const int count = number_bits(to);
+    const int count = number_bits(to), magnitude = is_signed(to) ? count - 1 : count;  // bits
+    const double limit = std::ldexp(1.0, magnitude), least = is_signed(to) ? -limit : 0;
     if (std::isnan(value)) return 0;
-    const bool negative_range = is_signed(to);
-    const double limit = std::ldexp(1.0, negative_range ? count - 1 : count);
-    if (value >= limit) return low_bits(~uint64_t(0), negative_range ? count - 1 : count);
-    if (negative_range) {
-        if (value <= -limit) return uint64_t(1) << (count - 1);
-        return low_bits(uint64_t(int64_t(value)), count);
-    }
-    return value <= 0 ? 0 : low_bits(uint64_t(value), count);
+    if (value >= limit) return low_bits(~uint64_t(0), magnitude);
+    value = std::max(value, least);
+    return low_bits(is_signed(to) ? uint64_t(int64_t(value)) : uint64_t(value), count);
 }
 
 uint64_t integer_to_integer(const Conversion& conversion, uint64_t bits) {
-    const int count = number_bits(conversion.to), source = number_bits(conversion.from);
-    const ExactNumber number = exact(conversion.from, bits);
-    if (!conversion.saturates) {
-        const uint64_t value =
-            is_signed(conversion.from) ? uint64_t(sign_extended(bits, source)) : low_bits(bits, source);
-        return low_bits(value, count);
-    }
-    if (number.negative) {
-        if (!is_signed(conversion.to)) return 0;
-        const uint64_t most = uint64_t(1) << (count - 1);
-        return low_bits(0 - (number.significand < most ? number.significand : most), count);
-    }
-    const uint64_t most = low_bits(~uint64_t(0), is_signed(conversion.to) ? count - 1 : count);
-    return number.significand < most ? number.significand : most;
+    const int count = number_bits(conversion.to);
+    const __int128 value = integer_value(conversion.from, bits);
+    const __int128 least = is_signed(conversion.to) ? -(__int128(1) << (count - 1)) : 0;
+    const __int128 most = least + (__int128(1) << count) - 1;
+    return low_bits(uint64_t(conversion.saturates ? std::clamp(value, least, most) : value), count);
+}
+
+// Round a number that is not NaN. Infinity becomes the largest finite number as in `round_to_format`.
+uint64_t encoded(double value, const FloatFormat& format, Rounding rounding, bool saturates) {
+    if (!std::isinf(value)) return round_to_format(exact(value), format, rounding, saturates);
+    const uint64_t code = format.infinity && !saturates ? format.infinity : format.largest;
+    return (uint64_t(value < 0) << format.sign_shift() | code) << format.padding_bits;
+}
+
+uint64_t canonical_nan(const FloatFormat& format) {
+    return format.nan << format.padding_bits | ((uint64_t(1) << format.padding_bits) - 1);
 }
 
 // Convert a NaN to another format. It keeps its sign and highest payload bits, and becomes quiet. bf16, tf32 and 8-bit
-// formats use the canonical NaN.
+// formats use the canonical NaN, of which those of 8 bits keep the sign.
 uint64_t converted_nan(const Conversion& conversion, double value, uint64_t bits) {
     const NumberType to = conversion.to;
     if (to == conversion.from && to != NumberType::kBf16) return bits;
+    if (conversion.from == NumberType::kE5m2) return (bits & 0xFF) << 8;  // e5m2 is the upper byte of f16
     const FloatFormat& format = float_format(to);
-    if (to != NumberType::kF16 && to != NumberType::kF32 && to != NumberType::kF64) {
-        const uint64_t padding = (uint64_t(1) << format.padding_bits) - 1;
-        return format.nan << format.padding_bits | padding;
-    }
-    const uint64_t wide = bit_cast<uint64_t>(value);
+    const uint64_t wide = bit_cast<uint64_t>(value), sign = (wide >> 63) << format.sign_shift();
+    if (has_eight_bits(to)) return sign | format.nan;
+    if (to == NumberType::kBf16 || to == NumberType::kTf32) return canonical_nan(format);
     const uint64_t payload = (wide & 0xFFFFFFFFFFFFF) >> (52 - format.mantissa_bits);
     const uint64_t quiet = uint64_t(1) << (format.mantissa_bits - 1);
-    return (wide >> 63) << format.sign_shift() | format.infinity | quiet | payload;
-}
-
-// Convert to e4m3 or e5m2: saturate at the largest finite number, and keep the sign of NaN (PTX ISA, section
-// "cvt", `.satfinite`).
-uint32_t to_eight_bits(NumberType to, double value, bool relu) {
-    const FloatFormat& format = float_format(to);
-    const uint32_t sign = uint32_t(std::signbit(value)) << 7;
-    if (std::isnan(value)) return sign | uint32_t(format.nan);
-    if (relu && value <= 0) return 0;
-    if (std::isinf(value)) return sign | uint32_t(format.largest);
-    return uint32_t(round_to_format(exact(value), format, Rounding::kNearestEven, true));
+    return sign | format.infinity | quiet | payload;
 }
 
 }  // namespace
 
 NumberType number_type(const std::string& name) {
-    for (const auto& [text, type] : kNames)
-        if (name == text) return type;
+    const bool is_bits = name == "b8" || name == "b16" || name == "b32" || name == "b64";
+    for (size_t i = 0; i < std::size(kNumbers); ++i)
+        if ((is_bits ? "u" + name.substr(1) : name) == kNumbers[i].name) return NumberType(i);
     refuse("type ." + name);
-}
-
-const char* number_name(NumberType type) {
-    for (const auto& [text, other] : kNames)
-        if (type == other) return text;
-    return "";
 }
 
 double to_double(NumberType type, uint64_t bits) {
@@ -245,39 +215,33 @@ double to_double(NumberType type, uint64_t bits) {
 uint64_t from_double(NumberType type, double value) {
     if (type == NumberType::kF64) return bit_cast<uint64_t>(value);
     const FloatFormat& format = float_format(type);
-    if (std::isnan(value)) return format.nan << format.padding_bits | ((uint64_t(1) << format.padding_bits) - 1);
+    if (std::isnan(value)) return canonical_nan(format);
     if (type == NumberType::kF32) return bit_cast<uint32_t>(float(value));
-    if (std::isinf(value)) {
-        const uint64_t code = format.infinity ? format.infinity : format.largest;
-        return (uint64_t(value < 0) << format.sign_shift() | code) << format.padding_bits;
-    }
-    return round_to_format(exact(value), format, Rounding::kNearestEven, false);
+    return encoded(value, format, Rounding::kNearestEven, false);
 }
 
 const float* small_float_values(NumberType type) {
-    struct Tables {
-        std::array<std::array<float, 256>, 5> values;  // of e4m3, e5m2, e2m3, e3m2 and e2m1
-        Tables() : values() {
-            for (size_t i = 0; i < values.size(); ++i) {
-                const auto type = NumberType(size_t(NumberType::kE4m3) + i);
-                for (size_t code = 0; code < size_t(1) << number_bits(type); ++code)
-                    values[i][code] = float(to_double(type, code));
-            }
+    static const auto tables = [] {
+        std::array<std::array<float, 256>, 5> values{};  // of e4m3, e5m2, e2m3, e3m2 and e2m1
+        for (size_t i = 0; i < values.size(); ++i) {
+            const auto format = NumberType(size_t(NumberType::kE4m3) + i);
+            for (size_t code = 0; code < size_t(1) << number_bits(format); ++code)
+                values[i][code] = float(to_double(format, code));
         }
-    };
-    static const Tables tables;
-    return tables.values[size_t(type) - size_t(NumberType::kE4m3)].data();
+        return values;
+    }();
+    return tables[size_t(type) - size_t(NumberType::kE4m3)].data();
 }
 
+const std::map<std::string, Rounding> kRoundings = {{"rn", Rounding::kNearestEven},
+                                                    {"rna", Rounding::kNearestAway},
+                                                    {"rz", Rounding::kZero},
+                                                    {"rm", Rounding::kDown},
+                                                    {"rp", Rounding::kUp}};
+
 Conversion conversion_form(const Modifiers& modifiers) {
-    static const std::map<std::string, Rounding> kRoundings = {{"rn", Rounding::kNearestEven},
-                                                               {"rna", Rounding::kNearestAway},
-                                                               {"rz", Rounding::kZero},
-                                                               {"rm", Rounding::kDown},
-                                                               {"rp", Rounding::kUp}};
-    if (modifiers.size() < 2) refuse();
     Conversion form{};
-    std::string to = modifiers[modifiers.size() - 2], from = modifiers.back();
+    std::string from = modifiers.back(), to = modifiers[modifiers.size() - 2];
     const auto is_pair = [](std::string& name) {
         const bool pair = name.size() > 2 && name.compare(name.size() - 2, 2, "x2") == 0;
         if (pair) name.resize(name.size() - 2);
@@ -286,7 +250,7 @@ Conversion conversion_form(const Modifiers& modifiers) {
     const bool pair_to = is_pair(to), pair_from = is_pair(from);
     form.to = number_type(to);
     form.from = number_type(from);
-    form.packed = pair_from;
+    form.is_pair = pair_to;
     form.sources = pair_to && !pair_from ? 2 : 1;
     bool satfinite = false, rounds = false;
     for (size_t i = 0; i + 2 < modifiers.size(); ++i) {
@@ -310,11 +274,11 @@ Conversion conversion_form(const Modifiers& modifiers) {
         if (!nearest || !(narrows || widens)) refuse();
         return form;
     }
-    const bool pair_of_halves = pair_to && (form.to == NumberType::kF16 || form.to == NumberType::kBf16);
-    if (satfinite || pair_from || form.from == NumberType::kTf32 ||
-        (pair_to && !(pair_of_halves && form.from == NumberType::kF32)) ||
-        (form.to == NumberType::kTf32 && form.from != NumberType::kF32) || number_bits(form.to) < 8 ||
-        number_bits(form.from) < 8 || form.to > NumberType::kF64 || form.from > NumberType::kF64)
+    const auto is_plain = [](NumberType type) { return type >= NumberType::kS8 && type <= NumberType::kF64; };
+    const bool to_halves =
+        (form.to == NumberType::kF16 || form.to == NumberType::kBf16) && form.from == NumberType::kF32;
+    if (!is_plain(form.to) || !is_plain(form.from) || satfinite || pair_from || (pair_to && !to_halves) ||
+        form.from == NumberType::kTf32 || (form.to == NumberType::kTf32 && form.from != NumberType::kF32))
         refuse();
     if (is_float(form.from) && !is_float(form.to) && !(rounds && form.to_integral)) refuse("no rounding");
     return form;
@@ -335,39 +299,13 @@ uint64_t convert(const Conversion& conversion, uint64_t bits) {
     if (conversion.to_integral) value = rounded_to_integral(value, conversion.rounding);
     if (!is_float(to)) return float_to_integer(value, to);
     if (conversion.saturates) value = std::isnan(value) || value < 0 ? 0.0 : value > 1 ? 1.0 : value;
-    if (conversion.relu && value < 0) value = 0.0;
+    const bool eight = has_eight_bits(to) || has_eight_bits(from);
+    if (conversion.relu && (value < 0 || (eight && value == 0))) value = 0.0;
     if (std::isnan(value)) return converted_nan(conversion, value, bits);
     const Rounding rounding = conversion.to_integral ? Rounding::kNearestEven : conversion.rounding;
-    uint64_t result;
-    if (std::isinf(value))
-        result = (uint64_t(value < 0) << format.sign_shift() | format.infinity) << format.padding_bits;
-    else result = round_to_format(exact(value), format, rounding, false);
-    if (conversion.flushes && to == NumberType::kF32 && (result & 0x7F800000) == 0) result &= 0x80000000;
-    return result;
-}
-
-uint32_t convert_pair(const Conversion& conversion, uint32_t high, uint32_t low) {
-    if (!has_eight_bits(conversion.to))
-        return uint32_t(convert(conversion, high)) << 16 | uint32_t(convert(conversion, low));
-    return to_eight_bits(conversion.to, bit_cast<float>(high), conversion.relu) << 8 |
-           to_eight_bits(conversion.to, bit_cast<float>(low), conversion.relu);
-}
-
-uint32_t convert_packed(const Conversion& conversion, uint32_t pair) {
-    if (has_eight_bits(conversion.to))
-        return to_eight_bits(conversion.to, f16_to_f32(uint16_t(pair >> 16)), conversion.relu) << 8 |
-               to_eight_bits(conversion.to, f16_to_f32(uint16_t(pair)), conversion.relu);
-    uint32_t result = 0;
-    for (int shift : {8, 0}) {
-        const uint32_t code = pair >> shift & 0xFF;
-        const double value = to_double(conversion.from, code);
-        uint32_t half = code << 8;  // e5m2 is the upper byte of f16
-        if (conversion.relu && value <= 0) half = 0;
-        else if (conversion.from == NumberType::kE4m3)
-            half = uint32_t(convert({conversion.to, NumberType::kF64}, bit_cast<uint64_t>(value)));
-        result = result << 16 | half;
-    }
-    return result;
+    const uint64_t result = encoded(value, format, rounding, has_eight_bits(to));
+    const bool subnormal = to == NumberType::kF32 && (result & 0x7F800000) == 0;
+    return conversion.flushes && subnormal ? result & 0x80000000 : result;
 }
 
 }  // namespace kernrec

@@ -55,34 +55,20 @@ To bit_cast(const From& from) {
     return to;
 }
 
-// Return the size of a number in bits. A tf32 number takes a 32-bit register.
-constexpr int number_bits(NumberType type) {
-    switch (type) {
-        case NumberType::kB1: return 1;
-        case NumberType::kS4:
-        case NumberType::kU4:
-        case NumberType::kE2m1: return 4;
-        case NumberType::kE2m3:
-        case NumberType::kE3m2: return 6;
-        case NumberType::kS16:
-        case NumberType::kU16:
-        case NumberType::kF16:
-        case NumberType::kBf16: return 16;
-        case NumberType::kS32:
-        case NumberType::kU32:
-        case NumberType::kTf32:
-        case NumberType::kF32: return 32;
-        case NumberType::kS64:
-        case NumberType::kU64:
-        case NumberType::kF64: return 64;
-        default: return 8;
-    }
-}
+// Name and bits of each type. A tf32 number takes a 32-bit register.
+struct NumberName {
+    const char* name;
+    int bits;
+};
+inline constexpr NumberName kNumbers[] = {
+    {"b1", 1},   {"s4", 4},   {"u4", 4},   {"s8", 8},   {"u8", 8},    {"s16", 16},  {"u16", 16}, {"s32", 32},
+    {"u32", 32}, {"s64", 64}, {"u64", 64}, {"f16", 16}, {"bf16", 16}, {"tf32", 32}, {"f32", 32}, {"f64", 64},
+    {"e4m3", 8}, {"e5m2", 8}, {"e2m3", 6}, {"e3m2", 6}, {"e2m1", 4},  {"ue8m0", 8}, {"ue4m3", 8}};
+constexpr int number_bits(NumberType type) { return kNumbers[size_t(type)].bits; }
+constexpr const char* number_name(NumberType type) { return kNumbers[size_t(type)].name; }
 
 // Return the type of a PTX name, or throw Unsupported. Bit types (b8 to b64) are unsigned integers.
 NumberType number_type(const std::string& name);
-
-const char* number_name(NumberType type);
 
 // Return the exact value of a code of any floating-point type.
 double to_double(NumberType type, uint64_t bits);
@@ -114,20 +100,14 @@ struct Conversion {
     bool flushes = false;  // .ftz: flush subnormal f32 to zeros of the same sign
     bool saturates = false;  // .sat: to the range of an integer, or to [0, 1]
     bool relu = false;  // .relu: negative numbers become zero
-    int sources = 1;  // source registers: two for a packed pair of f32
-    bool packed = false;  // one register contains a pair: f16x2 to or from e4m3x2 or e5m2x2
+    int sources = 1;  // source registers: two for a pair of f32
+    bool is_pair = false;  // to a packed pair, from two registers or the halves of one
 };
 
 // Parse the modifiers of `cvt`: rounding and flags, result type, source type.
 Conversion conversion_form(const Modifiers& modifiers);
 
-// Convert one number (PTX ISA, section "cvt"): integers, f16, bf16, tf32, f32 and f64.
+// Convert one number (PTX ISA, section "cvt"). Ignore bits above the number.
 uint64_t convert(const Conversion& conversion, uint64_t bits);
-
-// Convert two f32 to a packed pair; `high` goes to the upper half.
-uint32_t convert_pair(const Conversion& conversion, uint32_t high, uint32_t low);
-
-// Convert a packed pair: f16x2 to e4m3x2 or e5m2x2, or back.
-uint32_t convert_packed(const Conversion& conversion, uint32_t pair);
 
 }  // namespace kernrec

@@ -58,28 +58,24 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
     block_numbers_.assign(launch.blocks_per_batch, 0);
     std::copy_n(blocks, count, block_numbers_.begin());
     fill_specials();
-    for (uint32_t id : program.unassigned) {
-        const Row& row = program.registers[id];
-        std::memset(arena_ + offset(row), 0, row.width == 1 ? size_t(warp_count) * 4 : size_t(lanes) * row.width / 8);
-    }
+    for (uint32_t id : program.unassigned) fill(program.registers[id], 0, lanes, 0);
     std::fill(shared_.begin(), shared_.end(), kPoisonByte);
     std::fill(local_.begin(), local_.end(), kPoisonByte);
     for (std::vector<Copies>& copies : pending) copies.clear();
-    std::fill(committed.begin(), committed.end(), 0);
+    committed.assign(lanes, 0);
     if (races_) races_->start_batch(block_numbers_);
     if (checks_) checks_->start_batch(block_numbers_);
     if (handovers_) handovers_->start_batch(block_numbers_);
     work_->start_batch();
-    std::fill(phase_waits_.begin(), phase_waits_.end(), PhaseWait());
+    phase_waits_.assign(lanes, {});
     paused_ = expiries_ = 0;
-    std::fill(cluster_arrivals_.begin(), cluster_arrivals_.end(), 0);
-    std::fill(cluster_waits_.begin(), cluster_waits_.end(), 0);
-    std::fill(cluster_waiting_.begin(), cluster_waiting_.end(), 0);
+    cluster_arrivals_.assign(lanes, 0);
+    cluster_waits_.assign(lanes, 0);
+    cluster_waiting_.assign(lanes, 0);
     cluster_waiters_ = 0;
-    std::fill(waiting_at_.begin(), waiting_at_.end(), -1);
+    waiting_at_.assign(lanes, -1);
     any_waiting_ = false;
-    arrived_.clear();
-    expected_.clear();
+    barriers_.clear();
     const uint32_t threads = launch.block[0] * launch.block[1] * launch.block[2];
     for (uint32_t warp = 0; warp < warp_count; warp++) {
         const uint32_t first = warp % warps_per_block * kWarp;
@@ -89,9 +85,9 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
     update_live();
     for (uint32_t lane = 0; lane < lanes; lane++)
         positions_[lane] = live_[lane / kWarp] >> lane % kWarp & 1 ? 0 : kExited;
-    std::fill(parked_.begin(), parked_.end(), 0);
+    parked_.assign(lanes, 0);
     any_parked_ = false;
-    std::fill(tried_.begin(), tried_.end(), 0);
+    tried_.assign(lanes, 0);
     step_ = turn_ = room_ = 0;
     watches_.clear();
     if (!watched) return;
@@ -141,9 +137,6 @@ int32_t Batch::lowest() {
         int32_t lowest = kWaits;
         if (!paused_ && !has_spins_ && !any_parked_) {
             lowest = std::min(lowest, least_of(positions_.data(), lanes));
-        } else if (!paused_ && !has_spins_) {
-            for (uint32_t lane = 0; lane < lanes; lane++)
-                lowest = std::min(lowest, parked_[lane] ? kWaits : positions_[lane]);
         } else {
             for (uint32_t lane = 0; lane < lanes; lane++)
                 if (!parked_[lane] && !phase_waits_[lane].paused && !(has_spins_ && spinning(lane)))
@@ -174,19 +167,17 @@ bool Batch::select(int32_t position) {
             for (const uint32_t lane : LanesOf(mask)) parked_[warp * kWarp + lane] = 0;
         if (block.phase_test) {
             if (!(mask = ready(*block.phase_test, warp, mask))) continue;
-        } else if (block.warpgroup_synchronous) {
-            if (incomplete_warpgroup(warp, position)) {
-                for (const uint32_t lane : LanesOf(mask)) parked_[warp * kWarp + lane] = any_parked_ = true;
-                continue;
+        } else {
+            bool waits = false;
+            if (block.warpgroup_synchronous) {
+                waits = incomplete_warpgroup(warp, position);
+            } else if (block.warp_synchronous) {
+                uint32_t named = block.mask ? 0 : ~0u;
+                for (const uint32_t lane : LanesOf(block.mask ? mask : 0))
+                    named |= row<uint32_t>(block.mask)[warp * kWarp + lane];
+                waits = (named & live_[warp] & ~mask) != 0;
             }
-        } else if (block.warp_synchronous) {
-            uint32_t named = ~0u;
-            if (block.mask) {
-                named = 0;
-                const uint32_t* masks = row<uint32_t>(block.mask) + warp * kWarp;
-                for (const uint32_t lane : LanesOf(mask)) named |= masks[lane];
-            }
-            if (named & live_[warp] & ~mask) {
+            if (waits) {
                 for (const uint32_t lane : LanesOf(mask)) parked_[warp * kWarp + lane] = any_parked_ = true;
                 continue;
             }
@@ -203,11 +194,10 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
     executed_ = 0;
     if (launch.watch) counts.by_warp.resize(program.blocks.size() * warps_per_block);
     while (live_count_) {
-        uint32_t index;
         const bool uniform = position != kDisagree;
+        const uint32_t index = uniform ? position : lowest();
+        if (index >= program.blocks.size()) throw Fault(FaultKind::kUnsupported, -1, "the end of the text");
         if (uniform) {
-            index = position;
-            if (index >= program.blocks.size()) throw Fault(FaultKind::kUnsupported, -1, "the end of the text");
             if (program.blocks[index].phase_test && !all_ready(*program.blocks[index].phase_test, position)) {
                 position = kDisagree;
                 continue;
@@ -222,8 +212,6 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
             counts.warps[index] += live_warps_;
             counts.lanes[index] += live_count_;
         } else {
-            index = lowest();
-            if (index >= program.blocks.size()) throw Fault(FaultKind::kUnsupported, -1, "the end of the text");
             if (!select(index)) continue;
             uint32_t there = 0;
             for (uint32_t i = 0; i < running; i++) there += __builtin_popcount(running_masks_[i]);
@@ -251,9 +239,6 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
 void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_t& position) {
     source = block.end_source;
     auto on = [&](uint32_t i) { return running_masks_[i] & guarded(block, running_warps_[i]); };
-    auto move = [&](uint32_t i, uint32_t mask, int32_t to) {
-        move_lanes(&positions_[running_warps_[i] * kWarp], mask, to, 0, to);
-    };
     if (uniform) {
         if (block.end == End::kNone) {
             position++;
@@ -271,7 +256,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
                 return;
             }
         }
-        if (block.end == End::kBarrier && block.plain && arrived_.empty()) {
+        if (block.end == End::kBarrier && block.plain && barriers_.empty()) {
             for (uint32_t b = 0; b < launch.blocks_per_batch; b++) {
                 bool alive = false;
                 for (uint32_t warp = b * warps_per_block; warp < (b + 1) * warps_per_block; warp++)
@@ -286,37 +271,32 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
         }
     }
     position = kDisagree;
-    if (block.end == End::kBranch) {
-        for (uint32_t i = 0; i < running; i++)
-            move_lanes(&positions_[running_warps_[i] * kWarp], running_masks_[i], int32_t(index + 1), on(i),
-                       int32_t(block.targets[0]));
-    } else {
-        for (uint32_t i = 0; i < running; i++) move(i, running_masks_[i], index + 1);
-    }
+    const bool branches = block.end == End::kBranch;
+    for (uint32_t i = 0; i < running; i++)
+        move_lanes(&positions_[running_warps_[i] * kWarp], running_masks_[i], int32_t(index + 1), branches ? on(i) : 0,
+                   branches ? int32_t(block.targets[0]) : 0);
     switch (block.end) {
         case End::kNone:
         case End::kBranch: break;
         case End::kIndexedBranch: {
             uint32_t most = 0;
             for (uint32_t i = 0; i < running; i++) {
-                const uint32_t* chosen = row<uint32_t>(block.index) + running_warps_[i] * kWarp;
-                for (const uint32_t lane : LanesOf(running_masks_[i])) most = std::max(most, chosen[lane]);
+                const uint32_t first = running_warps_[i] * kWarp;
+                const uint32_t* chosen = row<uint32_t>(block.index) + first;
+                for (const uint32_t lane : LanesOf(running_masks_[i])) {
+                    most = std::max(most, chosen[lane]);
+                    if (most < block.targets.size()) positions_[first + lane] = block.targets[chosen[lane]];
+                }
             }
             if (most >= block.targets.size())
                 fail("index " + std::to_string(most) + " is out of range: the branch has " +
                      std::to_string(block.targets.size()) + " targets");
-            for (uint32_t i = 0; i < running; i++) {
-                const uint32_t first = running_warps_[i] * kWarp;
-                const uint32_t* chosen = row<uint32_t>(block.index) + first;
-                for (const uint32_t lane : LanesOf(running_masks_[i]))
-                    positions_[first + lane] = block.targets[chosen[lane]];
-            }
             break;
         }
         case End::kExit:
             for (uint32_t i = 0; i < running; i++) {
                 const uint32_t gone = on(i);
-                move(i, gone, kExited);
+                move_lanes(&positions_[running_warps_[i] * kWarp], gone, kExited, 0, 0);
                 live_[running_warps_[i]] &= ~gone;
             }
             end_blocks(block);
@@ -327,7 +307,8 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
             break;
         case End::kTrap:
             for (uint32_t i = 0; i < running; i++)
-                if (const uint32_t trapped = on(i)) fail(running_warps_[i], __builtin_ctz(trapped), "trapped");
+                if (const uint32_t trapped = on(i))
+                    fail_lane(running_warps_[i] * kWarp + __builtin_ctz(trapped), "trapped");
             break;
         case End::kBarrier:
             for (uint32_t i = 0; i < running; i++) {
@@ -343,14 +324,14 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
                 for (const uint32_t lane : LanesOf(mask)) {
                     const std::pair<uint32_t, int64_t> key{block_of(running_warps_[i]), number[lane]};
                     if (block.arrives) {
-                        arrived_[key]++;
+                        barriers_[key].arrived++;
                     } else {
                         positions_[first + lane] = kWaits;
                         resume_[first + lane] = index + 1;
                         waiting_at_[first + lane] = number[lane];
                         any_waiting_ = true;
                     }
-                    if (threads) expected_[key] = threads[lane];
+                    if (threads) barriers_[key].expected = threads[lane];
                 }
             }
             release();
@@ -379,27 +360,25 @@ void Batch::release_blocks() {
     const uint32_t per_block = warps_per_block * kWarp;
     any_waiting_ = false;
     for (uint32_t block = 0; block < launch.blocks_per_batch; block++) {
-        std::map<int32_t, uint32_t> here;
+        std::map<int32_t, std::vector<uint32_t>> waiting;  // lanes by barrier
         uint32_t everyone = 0;
         for (uint32_t lane = block * per_block; lane < (block + 1) * per_block; lane++) {
-            if (waiting_at_[lane] >= 0) here[waiting_at_[lane]]++;
+            if (waiting_at_[lane] >= 0) waiting[waiting_at_[lane]].push_back(lane);
             everyone += live_[lane / kWarp] >> lane % kWarp & 1;
         }
-        for (const auto& [number, waiting] : here) {
-            const std::pair<uint32_t, int64_t> key{block, number};
-            const auto expected = expected_.find(key), arrived = arrived_.find(key);
-            const int64_t needed = expected == expected_.end() ? everyone : expected->second;
-            if (int64_t(waiting) + (arrived == arrived_.end() ? 0 : arrived->second) < needed) {
+        for (const auto& [number, lanes_there] : waiting) {
+            const auto entry = barriers_.try_emplace({block, number}).first;
+            const auto [arrived, expected] = entry->second;
+            const int64_t needed = expected.value_or(everyone);
+            if (int64_t(lanes_there.size()) + arrived < needed) {
                 any_waiting_ = true;
                 continue;
             }
-            arrived_.erase(key);
-            expected_.erase(key);
+            barriers_.erase(entry);
+            open(block, number, lanes_there);
             std::vector<uint32_t> warps;
-            for (uint32_t lane = block * per_block; lane < (block + 1) * per_block; lane++)
-                if (waiting_at_[lane] == number && (warps.empty() || warps.back() != lane / kWarp))
-                    warps.push_back(lane / kWarp);
-            open(block, number);
+            for (const uint32_t lane : lanes_there)
+                if (warps.empty() || warps.back() != lane / kWarp) warps.push_back(lane / kWarp);
             if (races_ && needed >= everyone) races_->pass_barrier(block);
             else if (races_) races_->pass_some(block, uint32_t(number), warps);
             if (checks_) checks_->pass_barrier(block);
@@ -407,29 +386,23 @@ void Batch::release_blocks() {
     }
 }
 
-void Batch::open(uint32_t block, uint32_t number) {
-    if (checks_) checks_->open(*this, block, int32_t(number), waiting_at_, resume_);
-    const uint32_t per_block = warps_per_block * kWarp, first = block * per_block;
+void Batch::open(uint32_t block, int32_t number, const std::vector<uint32_t>& waiting) {
+    if (checks_) checks_->open(*this, block, number, waiting_at_, resume_);
     const BasicBlock* at = nullptr;
     uint32_t yes = 0, all = 0;
-    for (uint32_t lane = first; lane < first + per_block; lane++) {
-        if (waiting_at_[lane] != int32_t(number)) continue;
+    for (const uint32_t lane : waiting) {
         const BasicBlock& here = program.blocks[resume_[lane] - 1];
         if (!here.reduction) continue;
         at = &here;
         all++;
-        yes += ((flags(here.reduced)[lane / kWarp] >> lane % kWarp & 1) != 0) != here.reduced_inverted;
+        yes += (value(here.reduced, lane) != 0) != here.reduced_inverted;
     }
-    for (uint32_t lane = first; lane < first + per_block; lane++) {
-        if (waiting_at_[lane] != int32_t(number)) continue;
-        if (at) {
-            if (at->reduction == 1) {
-                row<uint32_t>(at->result)[lane] = yes;
-            } else {
-                const bool holds = at->reduction == 2 ? yes == all : yes > 0;
-                uint32_t& flag = flags(at->result)[lane / kWarp];
-                flag = (flag & ~(1u << lane % kWarp)) | uint32_t(holds) << lane % kWarp;
-            }
+    for (const uint32_t lane : waiting) {
+        if (at && at->reduction == 1) {
+            row<uint32_t>(at->result)[lane] = yes;
+        } else if (at) {
+            const bool holds = at->reduction == 2 ? yes == all : yes > 0;
+            put_bits(flags(at->result)[lane / kWarp], holds ? ~0u : 0, 1u << lane % kWarp);
         }
         positions_[lane] = resume_[lane];
         waiting_at_[lane] = -1;

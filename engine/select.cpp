@@ -1,5 +1,4 @@
 // Compare, select and move instructions: setp set selp slct mov cvta (PTX ISA, sections 9.7.6 and 9.7.9).
-#include <array>
 #include <cmath>
 
 #include "decoder.h"
@@ -10,94 +9,72 @@ namespace kernrec {
 
 namespace {
 
-enum class Test { kEq, kNe, kLt, kLe, kGt, kGe, kEqu, kNeu, kLtu, kLeu, kGtu, kGeu, kNum, kNan };
+// Bits of a test: the relations of two numbers for which it holds. Numbers are unordered if one of them is NaN.
+constexpr uint32_t kLess = 1, kEqual = 2, kGreater = 4, kUnordered = 8, kAnyRelation = 15;
 
-// Return whether a test holds for two numbers, which `Read` converts from registers.
-template <Test test, class Read>
+// Return whether a test holds for two numbers, which `read` converts from registers.
+template <uint32_t test, const auto& read>
 struct Holds {
     template <class S>
     bool operator()(S first, S second) const {
-        const auto a = Read::read(first), b = Read::read(second);
-        // An unordered comparison is the negation of the opposite ordered one, so it is true if an operand is NaN.
-        if constexpr (test == Test::kEq) return a == b;
-        else if constexpr (test == Test::kNe)
-            return std::is_floating_point_v<decltype(+a)> ? (a < b) | (a > b) : a != b;
-        else if constexpr (test == Test::kLt) return a < b;
-        else if constexpr (test == Test::kLe) return a <= b;
-        else if constexpr (test == Test::kGt) return a > b;
-        else if constexpr (test == Test::kGe) return a >= b;
-        else if constexpr (test == Test::kEqu) return !((a < b) | (a > b));
-        else if constexpr (test == Test::kNeu) return a != b;
-        else if constexpr (test == Test::kLtu) return !(a >= b);
-        else if constexpr (test == Test::kLeu) return !(a > b);
-        else if constexpr (test == Test::kGtu) return !(a <= b);
-        else if constexpr (test == Test::kGeu) return !(a < b);
-        else if constexpr (test == Test::kNum) return (a == a) & (b == b);
-        else return (a != a) | (b != b);
+        const auto a = read(first), b = read(second);
+        // Negate the opposite test if the numbers may be unordered, because a comparison with NaN is false.
+        if constexpr ((test & kUnordered) != 0) return !Holds<kAnyRelation - test, kSame>()(a, b);
+        else if constexpr (test == (kLess | kEqual)) return a <= b;
+        else if constexpr (test == (kGreater | kEqual)) return a >= b;
+        else if constexpr (test == (kLess | kEqual | kGreater)) return (a == a) & (b == b);
+        else if constexpr (test == (kLess | kGreater) && !std::is_floating_point_v<decltype(+a)>) return a != b;
+        else return ((test & kLess) && a < b) | ((test & kEqual) && a == b) | ((test & kGreater) && a > b);
     }
 };
 
-struct ReadPlain {
-    template <class T>
-    static T read(T value) {
-        return value;
-    }
-};
-struct FlushF32 {
-    static float read(float value) { return std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value; }
+constexpr auto kFlushF32 = [](float value) {
+    return std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value;
 };
 template <uint32_t shift>
-struct ReadF16 {
-    static float read(uint32_t bits) { return f16_to_f32(uint16_t(bits >> shift)); }
-};
+constexpr auto kF16At = [](uint32_t bits) { return f16_to_f32(uint16_t(bits >> shift)); };
 template <uint32_t shift>
-struct ReadBf16 {
-    static float read(uint32_t bits) { return bf16_to_f32(uint16_t(bits >> shift)); }
-};
+constexpr auto kBf16At = [](uint32_t bits) { return bf16_to_f32(uint16_t(bits >> shift)); };
 
-template <class T, class Read, size_t... test>
-std::array<Run, sizeof...(test)> test_runs(std::index_sequence<test...>) {
-    return {Compare<kOp<Holds<Test(test), Read>>, T, T>::run...};
+template <class T, const auto& read, size_t... test>
+Run test_run(size_t chosen, std::index_sequence<test...>) {
+    const Run runs[] = {Compare<kOp<Holds<test, read>>, T, T>::run...};
+    return runs[chosen];
 }
 
-template <class T, class Read = ReadPlain>
+template <class T, const auto& read = kSame>
 Run test_run(const std::string& name) {
-    static const std::map<std::string, Test> tests = {
-        {"eq", Test::kEq},   {"ne", Test::kNe},   {"lt", Test::kLt},   {"le", Test::kLe},   {"gt", Test::kGt},
-        {"ge", Test::kGe},   {"lo", Test::kLt},   {"ls", Test::kLe},   {"hi", Test::kGt},   {"hs", Test::kGe},
-        {"equ", Test::kEqu}, {"neu", Test::kNeu}, {"ltu", Test::kLtu}, {"leu", Test::kLeu}, {"gtu", Test::kGtu},
-        {"geu", Test::kGeu}, {"num", Test::kNum}, {"nan", Test::kNan},
-    };
+    static const std::map<std::string, uint32_t> tests = {
+        {"eq", 2}, {"ne", 5},   {"lt", 1},   {"le", 3},  {"gt", 4},   {"ge", 6},   {"lo", 1},   {"ls", 3},  {"hi", 4},
+        {"hs", 6}, {"equ", 10}, {"neu", 13}, {"ltu", 9}, {"leu", 11}, {"gtu", 12}, {"geu", 14}, {"num", 7}, {"nan", 8}};
     const auto found = tests.find(name);
     if (found == tests.end()) refuse("." + name);
-    return test_runs<T, Read>(std::make_index_sequence<size_t(Test::kNan) + 1>{})[size_t(found->second)];
+    return test_run<T, read>(found->second, std::make_index_sequence<kAnyRelation + 1>{});
 }
 
 // `upper`: compare the upper halves of packed types.
 Run comparison(const std::string& name, const std::string& type, bool ftz, bool upper) {
-    if (type == "f32") return ftz ? test_run<float, FlushF32>(name) : test_run<float>(name);
+    if (type == "f32") return ftz ? test_run<float, kFlushF32>(name) : test_run<float>(name);
     if (ftz) refuse(".ftz of ." + type);
     if (type == "f64") return test_run<double>(name);
-    if (type == "f16") return test_run<uint16_t, ReadF16<0>>(name);
-    if (type == "bf16") return test_run<uint16_t, ReadBf16<0>>(name);
-    if (type == "f16x2") return upper ? test_run<uint32_t, ReadF16<16>>(name) : test_run<uint32_t, ReadF16<0>>(name);
-    if (type == "bf16x2") return upper ? test_run<uint32_t, ReadBf16<16>>(name) : test_run<uint32_t, ReadBf16<0>>(name);
+    if (type == "f16") return test_run<uint16_t, kF16At<0>>(name);
+    if (type == "bf16") return test_run<uint16_t, kBf16At<0>>(name);
+    if (type == "f16x2") return upper ? test_run<uint32_t, kF16At<16>>(name) : test_run<uint32_t, kF16At<0>>(name);
+    if (type == "bf16x2") return upper ? test_run<uint32_t, kBf16At<16>>(name) : test_run<uint32_t, kBf16At<0>>(name);
     return for_integer<int32_t, uint32_t, int64_t, uint64_t, int16_t, uint16_t>(
-        type[0] == 'b' ? "u" + type.substr(1) : type, [&](auto t) { return test_run<decltype(t)>(name); });
+        type, [&](auto t) { return test_run<decltype(t)>(name); });
 }
 
 constexpr auto kFirst = [](uint32_t a, uint32_t) { return a; };
 
-Row compared(Decoder& decoder, const Source& ins, const std::string& name, const std::string& type, bool ftz,
-             bool upper) {
+// Emit the comparison of an instruction with a result in `flag`.
+void compare(Decoder& decoder, const Source& ins, const std::string& name, bool upper, Row flag) {
+    const std::string& type = ins.type();
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
-    const Row result = decoder.scratch(1);
-    decoder.emit(comparison(name, type, ftz, upper), result, a, b);
-    return result;
+    decoder.emit(comparison(name, type, ins.has("ftz"), upper), flag, a, b);
 }
 
 const Registration kSetp({"setp"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.size() < 2 || ins.operands.size() < 3) refuse();
     const std::string &name = ins.modifiers[0], &type = ins.type();
     std::string combine;
     for (size_t i = 1; i + 1 < ins.modifiers.size(); i++) {
@@ -105,25 +82,17 @@ const Registration kSetp({"setp"}, [](Decoder& decoder, const Source& ins) {
         if (mark == "and" || mark == "or" || mark == "xor") combine = mark;
         else if (mark != "ftz") refuse("." + mark);
     }
-    const bool ftz = ins.has("ftz"), packed = type.find("x2") != std::string::npos;
-    const bool is_pair = ins.operands[0].kind == OperandKind::kPair;
+    const bool packed = type.find("x2") != std::string::npos, is_pair = ins.operands[0].kind == OperandKind::kPair;
     for (size_t which = 0; which < (is_pair ? 2u : 1u); which++) {
         const Operand& target = is_pair ? ins.operands[0].items[which] : ins.operands[0];
         if (target.kind == OperandKind::kNone) continue;
         const Row d = decoder.write(target, "pred");
         // The second result is the complement, or for a packed type the result of the upper half.
-        if (combine.empty() && (which == 0 || packed)) {
-            const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
-            decoder.emit(comparison(name, type, ftz, which == 1), d, a, b);
-            continue;
-        }
-        Row first = compared(decoder, ins, name, type, ftz, packed && which == 1);
-        if (which == 1 && !packed) decoder.emit(flagwise<kNot>, first, first);
-        if (combine.empty()) {
-            decoder.emit(flagwise<kFirst>, d, first);
-            continue;
-        }
-        if (ins.operands.size() != 4) refuse();
+        const bool inverts = which == 1 && !packed;
+        const Row test = combine.empty() && !inverts ? d : decoder.scratch(1);
+        compare(decoder, ins, name, packed && which == 1, test);
+        if (inverts) decoder.emit(flagwise<kNot>, combine.empty() ? d : test, test);
+        if (combine.empty()) continue;
         auto [third, negated] = decoder.flag(ins.operands[3]);
         if (negated) {
             const Row other = decoder.scratch(1);
@@ -133,7 +102,7 @@ const Registration kSetp({"setp"}, [](Decoder& decoder, const Source& ins) {
         decoder.emit(combine == "and"  ? flagwise<kAnd>
                      : combine == "or" ? flagwise<kOr>
                                        : flagwise<kXor>,
-                     d, first, third);
+                     d, test, third);
     }
 });
 
@@ -159,7 +128,6 @@ Run select_run(uint32_t width) {
 }
 
 const Registration kSelp({"selp"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.operands.size() != 4) refuse();
     const std::string& type = ins.type();
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
     const auto [flag, negated] = decoder.flag(ins.operands[3]);
@@ -170,8 +138,7 @@ const Registration kSelp({"selp"}, [](Decoder& decoder, const Source& ins) {
 constexpr auto kNotNegative = [](auto c) { return c >= decltype(c)(0); };
 
 const Registration kSlct({"slct"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.size() < 2 || ins.operands.size() != 4) refuse();
-    const std::string &chooser = ins.type(), &type = ins.modifiers[ins.modifiers.size() - 2];
+    const std::string &chooser = ins.type(), &type = ins.type(1);
     if (ins.modifiers.size() > 2 || (chooser != "s32" && chooser != "f32")) refuse();
     const Row c = decoder.read(ins.operands[3], chooser), flag = decoder.scratch(1);
     decoder.emit(chooser == "s32" ? Compare<kNotNegative, int32_t>::run : Compare<kNotNegative, float>::run, flag, c);
@@ -190,32 +157,27 @@ uint64_t true_bits(const std::string& type) {
     return width == 64 ? ~0ull : (1ull << width) - 1;
 }
 
-void set_halves(Decoder& decoder, const Source& ins, const std::string& name, const std::string& type,
-                const std::string& result) {
-    if (width_of(result) != 32 || result == "f32") refuse("the type ." + result);
-    const bool is_packed = result.find("x2") != std::string::npos;
-    Row halves[2];
-    for (const bool upper : {false, true}) {
-        const Row flag = compared(decoder, ins, name, type, ins.has("ftz"), upper);
-        const uint64_t yes = is_packed ? true_bits(result) : 0xFFFF;
-        halves[upper] = decoder.scratch(32);
-        decoder.emit(select_run(32), halves[upper], decoder.constant(32, upper ? yes << 16 : yes),
-                     decoder.constant(32, 0), flag);
-    }
-    decoder.emit(lanewise<kOr, uint32_t, 2>(), decoder.write(ins.operands[0], result), halves[0], halves[1]);
-}
-
 const Registration kSet({"set"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.size() < 3 || ins.operands.size() != 3) refuse();
-    const std::string &name = ins.modifiers[0], &type = ins.type(), &result = ins.modifiers[ins.modifiers.size() - 2];
+    if (ins.operands.size() != 3) refuse();
+    const std::string &name = ins.modifiers[0], &type = ins.type(), &result = ins.type(1);
     for (size_t i = 1; i + 2 < ins.modifiers.size(); i++)
         if (ins.modifiers[i] != "ftz") refuse("." + ins.modifiers[i]);
-    if (type.find("x2") != std::string::npos) return set_halves(decoder, ins, name, type, result);
-    if (result.find("x2") != std::string::npos) refuse("a packed type");
-    const Row flag = compared(decoder, ins, name, type, ins.has("ftz"), false);
+    const bool packed = type.find("x2") != std::string::npos, packs = result.find("x2") != std::string::npos;
     const uint32_t width = width_of(result);
-    const Row d = decoder.write(ins.operands[0], result);
-    decoder.emit(select_run(width), d, decoder.constant(width, true_bits(result)), decoder.constant(width, 0), flag);
+    if (packed && (width != 32 || result == "f32")) refuse("the type ." + result);
+    if (packs && !packed) refuse("a packed type");
+    const uint64_t yes = packed && !packs ? 0xFFFF : true_bits(result);
+    Row halves[2];
+    for (const bool upper : {false, true}) {
+        if (upper && !packed) break;
+        const Row flag = decoder.scratch(1);
+        compare(decoder, ins, name, upper, flag);
+        halves[upper] = packed ? decoder.scratch(32) : decoder.write(ins.operands[0], result);
+        const Row yes_row = decoder.constant(width, upper ? yes << 16 : yes), no_row = decoder.constant(width, 0);
+        decoder.emit(select_run(width), halves[upper], yes_row, no_row, flag);
+    }
+    if (packed)
+        decoder.emit(lanewise<kOr, uint32_t, 2>(), decoder.write(ins.operands[0], result), halves[0], halves[1]);
 });
 
 // d = parts of a register, or a register from parts.
@@ -244,25 +206,20 @@ using Unpack = Lanewise<kShiftRight, Part, Whole, uint32_t>;
 
 template <template <class, class> class Move>
 Run run_of_widths(uint32_t whole, uint32_t part) {
-    if (whole == 64 && part == 64) return Move<uint64_t, uint64_t>::run;
-    if (whole == 64 && part == 32) return Move<uint64_t, uint32_t>::run;
-    if (whole == 64 && part == 16) return Move<uint64_t, uint16_t>::run;
-    if (whole == 64 && part == 8) return Move<uint64_t, uint8_t>::run;
-    if (whole == 32 && part == 32) return Move<uint32_t, uint32_t>::run;
-    if (whole == 32 && part == 16) return Move<uint32_t, uint16_t>::run;
-    if (whole == 32 && part == 8) return Move<uint32_t, uint8_t>::run;
-    if (whole == 16 && part == 8) return Move<uint16_t, uint8_t>::run;
-    refuse("a vector of " + std::to_string(part) + " bits");
+    if (part % 8 || part > whole) refuse("a vector of " + std::to_string(part) + " bits");
+    return for_width(whole, [&](auto w) {
+        return for_width(part, [](auto p) -> Run { return Move<decltype(w), decltype(p)>::run; });
+    });
 }
 
 const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.operands.size() != 2 || ins.modifiers.size() != 1) refuse();
+    if (ins.modifiers.size() != 1) refuse();
     const std::string& type = ins.type();
     const uint32_t width = type == "b128" ? 128 : width_of(type);
     const Operand &target = ins.operands[0], &source = ins.operands[1];
     if (width == 128) refuse("the type .b128");
     const auto parts_of = [&](const Operand& vector) {
-        if (vector.items.empty() || vector.items.size() > 8) refuse("a vector of other length");
+        if (vector.items.empty() || width % vector.items.size()) refuse("a vector of other length");
         return width / uint32_t(vector.items.size());
     };
     if (source.kind == OperandKind::kVector) {
@@ -293,7 +250,6 @@ constexpr auto kPlus = [](uint64_t a, uint64_t b) { return a + b; };
 const Registration kCvta({"cvta"}, [](Decoder& decoder, const Source& ins) {
     static const std::map<std::string, uint64_t> windows = {
         {"global", 0}, {"shared", 1}, {"local", 2}, {"const", 3}, {"param", 4}};
-    if (ins.operands.size() != 2) refuse();
     const std::string& type = ins.type();
     uint64_t window = ~0ull;
     for (const std::string& mark : ins.modifiers)
@@ -307,8 +263,7 @@ const Registration kCvta({"cvta"}, [](Decoder& decoder, const Source& ins) {
 });
 
 const Registration kCreatepolicy({"createpolicy"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.empty() || ins.modifiers[0] != "fractional") refuse("a policy for a range of addresses");
-    if (ins.operands.empty()) refuse();
+    if (ins.modifiers[0] != "fractional") refuse("a policy for a range of addresses");
     const Row d = decoder.write(ins.operands[0], "b64");
     decoder.emit(copy_run(64), d, decoder.constant(64, 0));
 });

@@ -1,9 +1,9 @@
 // Warp-level instructions: shfl vote match redux activemask elect (PTX ISA, sections 9.7.9 and 9.7.13).
 #include <cmath>
-#include <limits>
 
 #include "decoder.h"
 #include "lanes.h"
+#include "number_formats.h"
 #include "reductions.h"
 
 namespace kernrec {
@@ -51,12 +51,12 @@ void shuffle(Batch& batch, const Instruction& ins) {
             inside_mask |= uint32_t(inside) << lane;
         }
         put(d + first, result, mask);
-        if (flags) flags[warp] = (flags[warp] & ~mask) | (inside_mask & mask);
+        if (flags) put_bits(flags[warp], inside_mask, mask);
     });
 }
 
 const Registration kShuffle({"shfl"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.empty() || ins.modifiers[0] != "sync" || ins.operands.size() < 4) refuse();
+    if (ins.modifiers[0] != "sync") refuse();
     const uint32_t mode = modifier_index(ins, kShuffles);
     const Operand& target = ins.operands[0];
     const bool is_pair = target.kind == OperandKind::kPair;
@@ -80,15 +80,12 @@ void vote(Batch& batch, const Instruction& ins) {
         }
         const bool all = yes == mask, any = yes != 0;
         const bool holds = Vote(ins.mode) == Vote::kAll ? all : Vote(ins.mode) == Vote::kAny ? any : all || !any;
-        uint32_t& d = batch.flags(ins.d)[warp];
-        d = (d & ~mask) | (holds ? mask : 0);
+        put_bits(batch.flags(ins.d)[warp], holds ? ~0u : 0, mask);
     });
 }
 
 const Registration kVote({"vote"}, [](Decoder& decoder, const Source& ins) {
-    bool sync = false;
-    for (size_t i = 0; i < ins.modifiers.size() && i < 2; i++) sync |= ins.modifiers[i] == "sync";
-    if (!sync || ins.operands.size() < 2) refuse();
+    if (!ins.has("sync")) refuse();
     const uint32_t mode = modifier_index(ins, {"all", "any", "uni", "ballot"});
     const auto [flag, negated] = decoder.flag(ins.operands[1]);
     const Row members = members_of(decoder, ins), d = decoder.write(ins.operands[0], mode == 3 ? "b32" : "pred");
@@ -105,7 +102,6 @@ void active_mask(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kActive({"activemask"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.operands.size() != 1) refuse();
     const Row d = decoder.write(ins.operands[0], "b32");
     decoder.emit(active_mask).d = d;
 });
@@ -124,15 +120,11 @@ void match(Batch& batch, const Instruction& ins) {
             if (matches == mask) agree |= 1u << lane;
             d[first + lane] = ins.mode && matches != mask ? 0 : matches;
         }
-        if (ins.e) {
-            uint32_t& flag = batch.flags(ins.e)[warp];
-            flag = (flag & ~mask) | agree;
-        }
+        if (ins.e) put_bits(batch.flags(ins.e)[warp], agree, mask);
     });
 }
 
 const Registration kMatch({"match"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.size() < 2 || ins.operands.size() < 2) refuse();
     const bool all = ins.modifiers[0] == "all";
     if (!all && ins.modifiers[0] != "any") refuse();
     const Operand& target = ins.operands[0];
@@ -149,41 +141,28 @@ template <class T>
 void reduce(Batch& batch, const Instruction& ins) {
     const T* source = batch.row<T>(ins.a);
     T* d = batch.row<T>(ins.d);
+    const bool absolute = ins.modes[0], with_nan = ins.modes[1];
     each_group(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        T result = source[first + __builtin_ctz(mask)];
-        for (const uint32_t bit : LanesOf(mask & (mask - 1)))
-            result = reduced(Reduction(ins.mode), result, source[first + bit]);
+        bool is_nan = false;
+        const auto value = [&](uint32_t lane) {
+            if constexpr (std::is_floating_point_v<T>) {
+                is_nan |= with_nan && std::isnan(source[first + lane]);
+                return absolute ? std::fabs(source[first + lane]) : source[first + lane];
+            } else {
+                return source[first + lane];
+            }
+        };
+        T result = value(__builtin_ctz(mask));
+        for (const uint32_t lane : LanesOf(mask & (mask - 1)))
+            result = reduced(Reduction(ins.mode), result, value(lane));
+        if constexpr (std::is_floating_point_v<T>)
+            if (is_nan || std::isnan(result)) result = bit_cast<T>(0x7FFFFFFF);
         for (const uint32_t lane : LanesOf(mask)) d[first + lane] = result;
     });
 }
 
-// Prefer numbers over NaN, or with `.NaN` return NaN.
-void reduce_float(Batch& batch, const Instruction& ins) {
-    const float* source = batch.row<float>(ins.a);
-    uint32_t* d = batch.row<uint32_t>(ins.d);
-    const bool least = Reduction(ins.mode) == Reduction::kMin, absolute = ins.modes[0], with_nan = ins.modes[1];
-    each_group(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        float result = std::numeric_limits<float>::quiet_NaN();
-        bool any = false, any_nan = false;
-        for (const uint32_t bit : LanesOf(mask)) {
-            float value = source[first + bit];
-            if (absolute) value = std::fabs(value);
-            if (std::isnan(value)) {
-                any_nan = true;
-            } else {
-                result = !any ? value : least ? (value <= result ? value : result) : (value >= result ? value : result);
-                any = true;
-            }
-        }
-        uint32_t bits;
-        std::memcpy(&bits, &result, 4);
-        if (!any || (with_nan && any_nan)) bits = 0x7FFFFFFF;
-        for (const uint32_t lane : LanesOf(mask)) d[first + lane] = bits;
-    });
-}
-
 const Registration kRedux({"redux"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.size() < 3 || ins.operands.size() < 2) refuse();
+    if (ins.modifiers[0] != "sync") refuse();
     const std::string& type = ins.type();
     Reduction mode = Reduction::kNone;
     for (const std::string& mark : ins.modifiers)
@@ -196,7 +175,7 @@ const Registration kRedux({"redux"}, [](Decoder& decoder, const Source& ins) {
             if (ins.modifiers[i] != "abs" && ins.modifiers[i] != "NaN") refuse();
     const Row a = decoder.read(ins.operands[1], type), members = members_of(decoder, ins);
     const Row d = decoder.write(ins.operands[0], type);
-    Instruction& made = decoder.emit(is_float        ? reduce_float
+    Instruction& made = decoder.emit(is_float        ? reduce<float>
                                      : type == "s32" ? reduce<int32_t>
                                                      : reduce<uint32_t>,
                                      d, a, members);
