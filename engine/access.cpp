@@ -258,6 +258,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
         const Resolved& at = targets[i];
         copies[i].mask = at.mask;
         copies[i].bytes = bytes;
+        std::memcpy(copies[i].groups, &batch.committed[at.warp * kWarp], sizeof copies[i].groups);
         std::memcpy(copies[i].places, at.places, sizeof at.places);
         std::array<uint32_t, kMostCopied + 1> lanes{};
         if (ignores) lanes[bytes] = at.mask & ~ignores[at.warp];
@@ -287,18 +288,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
                     std::memcpy(copies[i].data[lane], at.places[lane], amount);
         }
     }
-    // Group the lanes by their cp.async group, because lanes may have committed different numbers of groups.
-    for (size_t i = 0; i < targets.size(); i++) {
-        const uint32_t warp = targets[i].warp;
-        const uint32_t* const committed = &batch.committed[warp * kWarp];
-        for (uint32_t rest = targets[i].mask; rest; rest &= ~copies[i].mask) {
-            copies[i].group = committed[__builtin_ctz(rest)];
-            copies[i].mask = 0;
-            for (const uint32_t lane : LanesOf(rest))
-                if (committed[lane] == copies[i].group) copies[i].mask |= 1u << lane;
-            batch.pending[warp].push_back(copies[i]);
-        }
-    }
+    for (size_t i = 0; i < targets.size(); i++) batch.pending[targets[i].warp].push_back(copies[i]);
 }
 
 const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
@@ -418,21 +408,17 @@ const Registration kMoveMatrix({"movmatrix"}, [](Decoder& decoder, const Source&
 
 void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int64_t> allowed) {
     std::vector<Batch::Copies>& pending = batch.pending[warp];
-    size_t left = 0;
-    for (size_t i = 0; i < pending.size(); i++) {
-        Batch::Copies& copies = pending[i];
+    for (Batch::Copies& copies : pending)
         for (const uint32_t lane : LanesOf(copies.mask & mask)) {
-            if (allowed && int64_t(copies.group) >= int64_t(batch.committed[warp * kWarp + lane]) - *allowed) continue;
+            if (allowed && int64_t(copies.groups[lane]) >= int64_t(batch.committed[warp * kWarp + lane]) - *allowed)
+                continue;
             std::memcpy(copies.places[lane], copies.data[lane], copies.bytes);
             if (batch.checks())
                 batch.checks()->end_copy(warp * kWarp + lane, copies.places[lane] - batch.shared(0), copies.bytes);
             copies.mask &= ~(1u << lane);
         }
-        if (!copies.mask) continue;
-        if (left != i) pending[left] = copies;
-        left++;
-    }
-    pending.resize(left);
+    const auto has_ended = [](const Batch::Copies& copies) { return !copies.mask; };
+    pending.erase(std::remove_if(pending.begin(), pending.end(), has_ended), pending.end());
 }
 
 }  // namespace kernrec

@@ -166,7 +166,8 @@ class Batch {
     // Unfinished copies (cp.async), indexed by warp, oldest first. A copy's bytes reach shared memory only when its
     // thread waits for the copy, so a kernel without a wait reads the previous contents.
     struct Copies {
-        uint32_t mask, group, bytes;
+        uint32_t mask, bytes;
+        uint32_t groups[kWarp];  // number of groups that each lane committed before
         uint8_t* places[kWarp];
         uint8_t data[kWarp][16];  // zeros after the bytes that a lane reads
     };

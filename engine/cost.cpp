@@ -28,21 +28,15 @@ uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool 
     if (!atomic) {  // usually, each bank has at most one unit
         int64_t of_bank[32];
         uint64_t conflict = 0;
-        for (const uint32_t bit : LanesOf(mask)) {
-            const int64_t unit = units[bit];
-            of_bank[uint32_t(unit) & (banks - 1)] = unit;
-        }
-        for (const uint32_t bit : LanesOf(mask)) {
-            const int64_t unit = units[bit];
-            conflict |= uint64_t(of_bank[uint32_t(unit) & (banks - 1)] ^ unit);
-        }
+        for (const uint32_t bit : LanesOf(mask)) of_bank[uint32_t(units[bit]) & (banks - 1)] = units[bit];
+        for (const uint32_t bit : LanesOf(mask))
+            conflict |= uint64_t(of_bank[uint32_t(units[bit]) & (banks - 1)] ^ units[bit]);
         if (!conflict) return 1;
     }
     int64_t values[32];
-    const uint32_t count = sorted(units, mask, values);
-    for (uint32_t i = 0; i < count; i++)
-        if (atomic || i == 0 || values[i] != values[i - 1])
-            most = std::max<uint32_t>(most, ++load[values[i] & (banks - 1)]);
+    uint32_t count = sorted(units, mask, values);
+    if (!atomic) count = distinct_sorted(values, count);
+    for (uint32_t i = 0; i < count; i++) most = std::max<uint32_t>(most, ++load[values[i] & (banks - 1)]);
     return most;
 }
 

@@ -33,17 +33,16 @@ uint32_t width_of(std::string_view type) {
 
 namespace {
 
-// Return the bits of a literal of a PTX type.
+// Return the bits of a literal of a PTX type, with any bits above them.
 uint64_t literal_bits(const Operand& literal, std::string_view type) {
     const uint32_t width = width_of(type);
-    const uint64_t all = width == 64 ? ~0ull : (1ull << width) - 1;
     const bool is_integer = literal.kind == OperandKind::kInteger;
     const bool is_half = type == "f16" || type == "f16x2";
     const bool floats = type[0] == 'f', plain = type == "b16" || type == "b32" || type == "b64";
-    if (is_integer && (!floats || is_half)) return width == 1 ? literal.value != 0 : uint64_t(literal.value) & all;
+    if (is_integer && (!floats || is_half)) return width == 1 ? literal.value != 0 : uint64_t(literal.value);
     if (!floats && !plain) refuse("a floating-point literal of type ." + std::string(type));
     const bool is_f32 = literal.kind == OperandKind::kF32Bits;
-    if (is_f32 && width == 32) return uint64_t(literal.value) & all;
+    if (is_f32 && width == 32) return uint64_t(literal.value);
     if (type.find("x2") != std::string_view::npos)
         refuse("a literal of type ." + std::string(type) + " is not supported");
     const double number = is_integer ? double(literal.value)
@@ -146,10 +145,7 @@ Row Decoder::read(const Operand& operand, std::string_view type) {
         case OperandKind::kF32Bits:
         case OperandKind::kF64Bits:
         case OperandKind::kDecimal: return constant(width, literal_bits(operand, type));
-        case OperandKind::kSymbol: {
-            const uint64_t address = uint64_t(launch_.symbols[operand.id] + operand.value);
-            return constant(width, width == 64 ? address : address & ((1ull << width) - 1));
-        }
+        case OperandKind::kSymbol: return constant(width, uint64_t(launch_.symbols[operand.id] + operand.value));
         default: refuse("an operand that is not a value");
     }
     const Row row = plain(operand);

@@ -40,13 +40,9 @@ const Entry& entry_of(const Entry (&table)[size], Condition holds, const std::st
 }
 
 inline Space space_of(const Source& ins) {
-    return ins.has("global")     ? Space::kGlobal
-           : ins.has("shared")   ? Space::kShared
-           : ins.has("local")    ? Space::kLocal
-           : ins.has("const")    ? Space::kConst
-           : ins.has("param")    ? Space::kParam
-           : ins.has("argument") ? Space::kArgument
-                                 : Space::kGeneric;
+    for (size_t i = size_t(Space::kGlobal); i <= size_t(Space::kArgument); i++)
+        if (ins.has(space_name(Space(i)))) return Space(i);
+    return Space::kGeneric;
 }
 
 // Return the type called `name`. Fail if it is not in `names`, the types of an instruction. Bit types are unsigned.

@@ -330,27 +330,25 @@ const Registration kSigns({"copysign"}, [](Decoder& decoder, const Source& ins) 
     decoder.emit_typed(of_wide_type<kCopysign, 2>(type, false), {type, type, type});
 });
 
-constexpr const char* kTests[] = {"finite", "infinite", "number", "notanumber", "normal", "subnormal"};
-constexpr auto kTest = [](auto a, uint32_t test) {
-    const bool small = std::fabs(a) < std::numeric_limits<decltype(a)>::min();
-    switch (test) {
-        case 0: return std::isfinite(a);
-        case 1: return std::isinf(a);
-        case 2: return !std::isnan(a);
-        case 3: return std::isnan(a);
-        case 4: return std::isfinite(a) && !small;
-        default: return a != 0 && small;
-    }
-};
+constexpr auto kIsFinite = [](auto a) { return std::isfinite(a); };
+constexpr auto kIsInfinite = [](auto a) { return std::isinf(a); };
+constexpr auto kIsNumber = [](auto a) { return !std::isnan(a); };
+constexpr auto kIsNan = [](auto a) { return std::isnan(a); };
+constexpr auto kIsNormal = [](auto a) { return std::isnormal(a); };
+constexpr auto kIsSubnormal = [](auto a) { return a != 0 && std::fabs(a) < std::numeric_limits<decltype(a)>::min(); };
+template <const auto& test>
+Run test_run(const std::string& type) {
+    if (type == "f32") return Compare<test, float>::run;
+    if (type == "f64") return Compare<test, double>::run;
+    refuse("the type ." + type);
+}
+const std::map<std::string, Run (*)(const std::string& type)> kTests = {
+    {"finite", test_run<kIsFinite>},  {"infinite", test_run<kIsInfinite>}, {"number", test_run<kIsNumber>},
+    {"notanumber", test_run<kIsNan>}, {"normal", test_run<kIsNormal>},     {"subnormal", test_run<kIsSubnormal>}};
 const Registration kTestNumbers({"testp"}, [](Decoder& decoder, const Source& ins) {
-    const std::string& type = ins.type();
-    if ((type != "f32" && type != "f64") || ins.modifiers.size() != 2) refuse();
-    uint32_t test = 0;
-    while (test < std::size(kTests) && ins.modifiers[0] != kTests[test]) test++;
-    if (test == std::size(kTests)) refuse("." + ins.modifiers[0]);
-    const Row a = decoder.read(ins.operands[1], type), d = decoder.write(ins.operands[0], "pred");
-    decoder.emit(type == "f32" ? Compare<kTest, float, uint32_t>::run : Compare<kTest, double, uint32_t>::run, d, a,
-                 decoder.constant(32, test));
+    const auto test = kTests.find(ins.modifiers[0]);
+    if (test == kTests.end()) refuse("." + ins.modifiers[0]);
+    decoder.emit_typed(test->second(ins.type()), {"pred", ins.type()});
 });
 
 // Conversions: frequent ones as vector code, all others lane by lane.

@@ -153,8 +153,7 @@ uint64_t true_bits(const std::string& type) {
     if (type.rfind("f16", 0) == 0) return 0x3C00;
     if (type == "f32") return 0x3F800000;
     if (type == "f64") return 0x3FF0000000000000;
-    const uint32_t width = type.find("x2") == std::string::npos ? width_of(type) : 16;
-    return width == 64 ? ~0ull : (1ull << width) - 1;
+    return type.find("x2") == std::string::npos ? ~0ull : 0xFFFF;
 }
 
 const Registration kSet({"set"}, [](Decoder& decoder, const Source& ins) {
