@@ -10,12 +10,6 @@
 namespace kernrec {
 namespace {
 
-uint32_t elements_of(const Source& ins) {
-    for (const std::string& mark : ins.modifiers)
-        if (mark == "v2" || mark == "v4" || mark == "v8") return uint32_t(mark[1] - '0');
-    return 1;
-}
-
 // Load values of type M into registers of type R with extension.
 template <class R, class M>
 void load(Batch& batch, const Instruction& ins) {
@@ -86,9 +80,8 @@ void store(Batch& batch, const Instruction& ins) {
                 std::memcpy(at.places[0], source, kWarp * sizeof(T));
                 continue;
             }
-            for (const uint32_t lane : LanesOf(at.mask)) {
+            for (const uint32_t lane : LanesOf(at.mask))
                 std::memcpy(at.places[lane] + offset, source + lane, sizeof(T));
-            }
         }
     for (const Resolved& at : all) batch.count_access(ins, at, bytes, AccessKind::kWrite);
     batch.watch(all, bytes, ins.unit, AccessKind::kWrite);
@@ -98,9 +91,8 @@ void store(Batch& batch, const Instruction& ins) {
     for (const Resolved& at : all)
         for (uint32_t i = 0; i < count && agree; i++) {
             const T* source = batch.row<T>(ins.list[i]) + at.warp * kWarp;
-            for (const uint32_t lane : LanesOf(at.mask)) {
+            for (const uint32_t lane : LanesOf(at.mask))
                 agree &= std::memcmp(at.places[lane] + i * sizeof(T), source + lane, sizeof(T)) == 0;
-            }
         }
     batch.check_races(ins, all, bytes, true, agree);
 }
@@ -108,8 +100,7 @@ void store(Batch& batch, const Instruction& ins) {
 const Registration kAccess({"ld", "ldu", "st"}, [](Decoder& decoder, const Source& ins) {
     const bool loads = ins.opcode != "st";
     const std::string& type = ins.type();
-    const uint32_t count = elements_of(ins), bits = width_of(type);
-    if (bits < 8) refuse("an access to predicates");
+    const uint32_t bits = width_of(type);
     std::vector<Row> rows;
     uint32_t width = bits;  // of the registers
     for (const Operand& item : elements(ins.operands[loads ? 0 : 1])) {
@@ -117,15 +108,14 @@ const Registration kAccess({"ld", "ldu", "st"}, [](Decoder& decoder, const Sourc
         rows.push_back(unused ? Row{} : loads ? decoder.plain(item) : decoder.read(item, type));
         if (rows.back()) width = rows.back().width;
     }
-    if (rows.size() != count) refuse("a vector of other length");
     for (const Row& row : rows)
         if (row && row.width != width) refuse("registers of several widths");
-    if (width < bits) refuse("a register that is too narrow");
+    if (bits < 8 || width < bits) refuse("a register that is too narrow");
     const Run run = loads ? load_run(bits, width, type[0] == 's')
                           : for_width(bits, [](auto of) -> Run { return store<decltype(of)>; });
     Instruction& made = decoder.emit_access(run, ins.operands[loads ? 1 : 0], space_of(ins), std::move(rows));
     made.unit = bits / 8;
-    made.mode = bits / 8 * count;
+    made.mode = bits / 8 * uint32_t(made.list.size());
 });
 
 // Atomic operations: lanes with the same address execute in lane order.
