@@ -41,7 +41,6 @@ Batch::Batch(const Program& program, const Launch& launch)
     running_masks_.resize(warp_count);
     live_.resize(warp_count);
     positions_.resize(lanes);
-    masks_.resize(warp_count);
     resume_.resize(lanes);
     pending.resize(warp_count);
     resolved_.reserve(warp_count);

@@ -245,13 +245,11 @@ class Batch {
     std::vector<uint8_t> shared_, local_, argument_;
     uint32_t shared_stride_ = 0, local_stride_ = 0, argument_stride_ = 0;
     std::vector<int64_t> block_numbers_;
-    uint32_t blocks_ = 0;  // thread blocks of the current batch
     std::vector<uint32_t> live_;  // mask of the live lanes of each warp
     uint32_t live_count_ = 0, live_warps_ = 0;
     std::vector<int32_t> positions_;  // basic block of each lane, while lanes diverge
     std::vector<uint8_t> parked_;  // whether each lane waits for other lanes of its warp
     bool any_parked_ = false;
-    std::vector<uint32_t> masks_;  // lanes of each warp at the selected basic block
     uint64_t executed_ = 0;  // number of instructions before the current basic block
     uint32_t first_of_block_ = 0;
     std::vector<int32_t> waiting_at_;  // barrier of each lane, or -1

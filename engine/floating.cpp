@@ -121,6 +121,7 @@ constexpr Extreme<true, false> kMin;
 constexpr Extreme<true, true> kMinNan;
 constexpr Extreme<false, false> kMax;
 constexpr Extreme<false, true> kMaxNan;
+constexpr auto kCopysign = [](auto a, auto b) { return std::copysign(b, a); };
 constexpr auto kSqrt = [](auto a) { return rounded<decltype(a)>(std::sqrt(value(a))); };
 constexpr auto kRcp = [](auto a) { return rounded<decltype(a)>(decltype(value(a))(1) / value(a)); };
 constexpr auto kRsqrt = [](auto a) { return rounded<decltype(a)>(1.0 / std::sqrt(double(value(a)))); };
@@ -249,7 +250,7 @@ const std::map<std::string, Family> kFamilies = {
     {"rcp", {of_type_or_f64<kRcp>, 1}},    {"rsqrt", {of_type_or_f64<kRsqrt>, 1}},
     {"sin", {of_wide_type<kSin, 1>, 1}},   {"cos", {of_wide_type<kCos, 1>, 1}},
     {"ex2", {of_type<kEx2, 1>, 1}},        {"lg2", {of_wide_type<kLg2, 1>, 1}},
-    {"tanh", {of_type<kTanh, 1>, 1}}};
+    {"tanh", {of_type<kTanh, 1>, 1}},      {"copysign", {of_wide_type<kCopysign, 2>, 2}}};
 
 void floating(Decoder& decoder, const Source& ins) {
     const std::string opcode = ins.opcode == "mad" ? "fma" : ins.opcode;
@@ -286,12 +287,10 @@ void floating(Decoder& decoder, const Source& ins) {
     const Run run = run_of(type, ftz);
     std::array<Row, 3> rows;
     for (size_t i = 0; i < sources; i++) {
-        if (half.empty() || i + 1 == sources) {
-            rows[i] = decoder.read(ins.operands[i + 1], type);
-            continue;
-        }
-        const Row narrow = decoder.read(ins.operands[i + 1], half);
-        rows[i] = decoder.scratch(32);
+        const bool is_narrow = !half.empty() && i + 1 < sources;
+        rows[i] = decoder.read(ins.operands[i + 1], is_narrow ? half : type);
+        if (!is_narrow) continue;
+        const Row narrow = std::exchange(rows[i], decoder.scratch(32));
         decoder.emit(half == "f16" ? Lanewise<kToF32, float, Half>::run : Lanewise<kToF32, float, Bfloat>::run, rows[i],
                      narrow);
     }
@@ -322,13 +321,7 @@ const Registration kArithmetic({"add", "sub", "min", "max", "neg", "abs", "mul",
                                                                                   : floating(decoder, ins);
                                });
 
-const Registration kFunctions({"sqrt", "rcp", "rsqrt", "sin", "cos", "ex2", "lg2", "tanh"}, floating);
-
-constexpr auto kCopysign = [](auto a, auto b) { return std::copysign(b, a); };
-const Registration kSigns({"copysign"}, [](Decoder& decoder, const Source& ins) {
-    const std::string& type = ins.type();
-    decoder.emit_typed(of_wide_type<kCopysign, 2>(type, false), {type, type, type});
-});
+const Registration kFunctions({"sqrt", "rcp", "rsqrt", "sin", "cos", "ex2", "lg2", "tanh", "copysign"}, floating);
 
 constexpr auto kIsFinite = [](auto a) { return std::isfinite(a); };
 constexpr auto kIsInfinite = [](auto a) { return std::isinf(a); };

@@ -54,7 +54,6 @@ constexpr uint32_t kLooksInVain = 2;  // failed trips through a spin loop before
 }  // namespace
 
 void Batch::start(const int64_t* blocks, uint32_t count) {
-    blocks_ = count;
     block_numbers_.assign(launch.blocks_per_batch, 0);
     std::copy_n(blocks, count, block_numbers_.begin());
     fill_specials();
@@ -159,9 +158,9 @@ bool Batch::select(int32_t position) {
     const BasicBlock& block = program.blocks[position];
     running = 0;
     all_full = false;
-    masks_at(positions_.data(), warp_count, position, masks_.data());
+    masks_at(positions_.data(), warp_count, position, running_masks_.data());
     for (uint32_t warp = 0; warp < warp_count; warp++) {
-        uint32_t mask = masks_[warp];
+        uint32_t mask = running_masks_[warp];
         if (!live_[warp] || !mask) continue;
         if (any_parked_)
             for (const uint32_t lane : LanesOf(mask)) parked_[warp * kWarp + lane] = 0;
