@@ -291,16 +291,13 @@ const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
     }
     if (ins.has("wait_all") || ins.has("wait_group")) {
         const bool all = ins.has("wait_all");
-        if (!all && (ins.operands.empty() || ins.operands[0].kind != OperandKind::kInteger))
-            refuse("wait_group without a literal");
         Instruction& made = decoder.emit(wait_for_copies);
         made.mode = all;
-        made.immediate = all ? 0 : ins.operands[0].value;
+        made.immediate = all ? 0 : literal(ins.operands[0], "wait_group without a literal");
         return;
     }
     if (!ins.has("shared") || !ins.has("global")) refuse();
-    const Operand& literal = ins.operands[2];
-    const int64_t size = literal.kind == OperandKind::kInteger ? literal.value : 0;
+    const int64_t size = literal(ins.operands[2]);
     if ((size != 4 && size != 8 && size != 16) || (ins.has("cg") && size != 16))
         refuse("a copy of other than 4, 8 or 16 bytes");
     Copy copy{decoder.access(ins.operands[0], Space::kShared),

@@ -200,11 +200,11 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
             int64_t at = int64_t(uint64_t(extended) + uint64_t(ins.immediate));
             Space space = ins.space;
             const auto accesses = [&] {
-                return "accesses " + std::to_string(bytes) + " bytes at " + space_name(space) + " address " +
-                       hex(address) + ", which is ";
+                return joined("accesses ", bytes, " bytes at ", space_name(space), " address ", hex(address),
+                              ", which is ");
             };
             if (address & (bytes - 1)) {
-                refusals[{0, false, lane}] = accesses() + "not a multiple of " + std::to_string(bytes);
+                refusals[{0, false, lane}] = joined(accesses(), "not a multiple of ", bytes);
                 continue;
             }
             const int64_t window = at >> kWindowShift;
@@ -224,12 +224,11 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                                     ? in_cluster(at, bytes)
                                     : at >= memory.start && uint64_t(at - memory.start) + bytes <= memory.size;
             if (!inside)
-                refusals[{group, false, lane}] = "accesses " + std::to_string(bytes) + " bytes at offset " +
-                                                 std::to_string(int64_t(address - uint64_t(memory.start))) + " of " +
-                                                 memory.name + ", which has " + std::to_string(memory.size) +
-                                                 " bytes (address " + hex(address) + ")";
+                refusals[{group, false, lane}] =
+                    joined("accesses ", bytes, " bytes at offset ", int64_t(address - uint64_t(memory.start)), " of ",
+                           memory.name, ", which has ", memory.size, " bytes (address ", hex(address), ")");
             else if (write && !memory.writable)
-                refusals[{group, true, lane}] = std::string("writes to ") + memory.name + ", which is read-only";
+                refusals[{group, true, lane}] = joined("writes to ", memory.name, ", which is read-only");
         }
     if (refusals.empty()) fail("the access was refused");  // unreachable, because some lane has a fault
     const auto& [order, text] = *refusals.begin();

@@ -5,6 +5,7 @@
 #include "handovers.h"
 #include "lanes.h"
 #include "pending.h"
+#include "text.h"
 
 namespace kernrec {
 
@@ -21,7 +22,7 @@ Position position_of(int64_t number, const uint32_t (&extents)[3]) {
 
 std::string position_text(int64_t number, const uint32_t (&extents)[3]) {
     const auto [x, y, z] = position_of(number, extents);
-    return "(" + std::to_string(x) + ", " + std::to_string(y) + ", " + std::to_string(z) + ")";
+    return joined("(", x, ", ", y, ", ", z, ")");
 }
 
 Batch::Batch(const Program& program, const Launch& launch)

@@ -394,7 +394,6 @@ void Decoder::decode() {
     watched_.resize(widths_.size());
     bool watches = false;
     for (const Source& from : program_.sources) {
-        program_.has_async_barriers |= from.opcode == "mbarrier" || from.has("bulk");
         program_.has_tensor_fences |=
             from.opcode == "tcgen05" && !from.modifiers.empty() && from.modifiers[0] == "fence";
         if (from.opcode != "wgmma" || !from.has("mma_async")) continue;

@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "decoder.h"
-#include "lanes.h"
+#include "dispatch.h"
 
 namespace kernrec {
 namespace {
@@ -317,10 +316,10 @@ void lop3(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kLop3({"lop3"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers.size() > 1 || ins.operands[4].kind != OperandKind::kInteger) refuse();
+    if (ins.modifiers.size() > 1) refuse();
     const Row a = decoder.read(ins.operands[1], "b32"), b = decoder.read(ins.operands[2], "b32");
     const Row c = decoder.read(ins.operands[3], "b32"), d = decoder.write(ins.operands[0], "b32");
-    decoder.emit(lop3, d, a, b, c).mode = uint32_t(ins.operands[4].value) & 255;
+    decoder.emit(lop3, d, a, b, c).mode = uint32_t(literal(ins.operands[4])) & 255;
 });
 
 template <class T, bool adds>

@@ -149,7 +149,6 @@ struct Program {
     std::map<uint32_t, std::string> unsupported;  // unsupported part of each instruction, keyed by instruction
     Row lane_address;                    // scratch row for one lane's computed address
     bool hands_over = false;             // blocks order global memory accesses by release and acquire
-    bool has_async_barriers = false;     // mbarriers or bulk copies
     bool has_tensor_fences = false;      // tcgen05.fence
 };
 

@@ -13,6 +13,7 @@
 #include "handovers.h"
 #include "lanes.h"
 #include "pending.h"
+#include "text.h"
 
 namespace kernrec {
 
@@ -288,8 +289,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
                 }
             }
             if (most >= block.targets.size())
-                fail("index " + std::to_string(most) + " is out of range: the branch has " +
-                     std::to_string(block.targets.size()) + " targets");
+                fail(joined("index ", most, " is out of range: the branch has ", block.targets.size(), " targets"));
             break;
         }
         case End::kExit:
@@ -438,9 +438,8 @@ void Batch::fail_deadlocked() {
     }
     const BasicBlock& at = program.blocks[resume_[lane] - 1];
     source = at.end_source;
-    fail("deadlock: " + std::to_string(here) + " of " + std::to_string(live) + " live threads of block " +
-         block_text(lane) + " wait at barrier " + std::to_string(waiting_at_[lane]) + ", thread " + thread_text(lane) +
-         " among them, and the others never arrive");
+    fail(joined("deadlock: ", here, " of ", live, " live threads of block ", block_text(lane), " wait at barrier ",
+                waiting_at_[lane], ", thread ", thread_text(lane), " among them, and the others never arrive"));
 }
 
 }  // namespace kernrec
