@@ -129,7 +129,6 @@ def _analyze_calls(wanted: AnalyzeOptions, gpus: list[str]) -> None:
 
 
 def _analyze(wanted: AnalyzeOptions, processors: "Processors | None" = None) -> "Analysis":
-    """Analyze one kernel on one GPU."""
     from kernrec.compile.compiled import CompileError
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions, recorded_configs

@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from kernrec.util.human import human
@@ -78,9 +78,7 @@ class Steps:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ended.set()
         self._thread.join()
 

@@ -58,7 +58,6 @@ _TYPES: Mapping[str, set[type]] = {
 }  # fmt: skip
 _FROM_JSON: Mapping[str, Callable[[Any], Any]] = {"T": datetime.fromisoformat, "L": tuple}
 
-
 _Name = tuple[str, ...]
 _Fill = Callable[["QueryFile | None", _Name | None], bytes | mmap.mmap]
 _KERNELS, _ENDS, _NAMES = ("kernels",), ("ends",), ("names",)

@@ -167,8 +167,6 @@ are equal."""
 
 _VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS$(.*?);$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"\b(FROM|JOIN) (measurement|retraction|merged|gpu_scale)\b")
-
-
 _MACRO = re.compile(r"^CREATE MACRO (\w+)\((\w+), (\w+)\) AS$(.*?);$\n", re.MULTILINE | re.DOTALL)
 
 

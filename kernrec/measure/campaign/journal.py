@@ -14,7 +14,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from kernrec.errors import KernrecError, UsageError, cannot_be
@@ -144,9 +143,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
