@@ -59,12 +59,15 @@ KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes
         for (uint32_t lane = 0; lane < kWarp; lane++) raw[lane] = kLanes.bit[lane] & at.mask ? raw[lane] : one;
     uint64_t apart = 0;
     for (uint32_t lane = 0; lane < kWarp; lane++) apart |= uint64_t(raw[lane] ^ one);
-    uint64_t gaps = 0;
-    for (uint32_t lane = 0; lane < kWarp; lane++) gaps |= uint64_t(raw[lane] - raw[0]) ^ uint64_t(lane * bytes);
     at.same = at.mask == ~0u && apart == 0;
-    at.consecutive = at.mask == ~0u && gaps == 0;
+    at.consecutive = false;
     int64_t low = one, high = one;
-    if (apart >> 31 == 0) {  // the addresses differ only in their lowest bits
+    if (apart) {
+        uint64_t gaps = 0;
+        for (uint32_t lane = 0; lane < kWarp; lane++) gaps |= uint64_t(raw[lane] - raw[0]) ^ uint64_t(lane * bytes);
+        at.consecutive = at.mask == ~0u && gaps == 0;
+    }
+    if (apart && apart >> 31 == 0) {  // the addresses differ only in their lowest bits
         int32_t least = INT32_MAX, most = 0;
         for (uint32_t lane = 0; lane < kWarp; lane++) {
             const int32_t rest = int32_t(raw[lane] & INT32_MAX);
@@ -74,7 +77,7 @@ KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes
         const int64_t common = one & ~int64_t(INT32_MAX);
         low = common | least;
         high = common | most;
-    } else {
+    } else if (apart) {
         for (uint32_t lane = 0; lane < kWarp; lane++) {
             low = std::min(low, raw[lane]);
             high = std::max(high, raw[lane]);

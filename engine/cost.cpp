@@ -71,21 +71,30 @@ constexpr auto kUnits = [](const int64_t* addresses, uint32_t shift) __attribute
 };
 constexpr ByCpu<kUnits> units_of;
 
+// Return the number of distinct units of a warp whose addresses ascend, or 0 if they do not.
+constexpr auto kDistinct = [](const int64_t* addresses, uint32_t shift) __attribute__((always_inline)) {
+    uint64_t number = 1, descends = 0;
+    for (uint32_t lane = 1; lane < 32; lane++) {
+        const int64_t step = (addresses[lane] >> shift) - (addresses[lane - 1] >> shift);
+        number += step != 0;
+        descends |= uint64_t(step) >> 63;
+    }
+    return descends ? 0 : uint32_t(number);
+};
+constexpr ByCpu<kDistinct> distinct_ascending;
+
 }  // namespace
 
 uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
+    if (const uint32_t number = mask == ~0u ? distinct_ascending(addresses, shift) : 0) return number;
     const int64_t first = addresses[__builtin_ctz(mask)] >> shift;
     uint64_t near = 0;  // bit i: unit `first - 32 + i` was accessed
     bool all_near = true;
-    const auto add = [&](uint32_t lane) {
-        const uint64_t distance = uint64_t((addresses[lane] >> shift) - first + 32);
+    for (const uint32_t bit : LanesOf(mask)) {
+        const uint64_t distance = uint64_t((addresses[bit] >> shift) - first + 32);
         near |= uint64_t(1) << (distance & 63);
         all_near &= distance < 64;
-    };
-    if (mask == ~0u)
-        for (uint32_t lane = 0; lane < 32; lane++) add(lane);
-    else
-        for (const uint32_t lane : LanesOf(mask)) add(lane);
+    }
     if (all_near) return __builtin_popcountll(near);
     int64_t units[32];
     return distinct_sorted(units, sorted(addresses, mask, units, shift));
