@@ -107,8 +107,11 @@ _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 
 def classify(ins: Instruction) -> Cost:
     """Return the machine instructions that a warp issues for one PTX instruction."""
-    literal = len(ins.operands) > 2 and isinstance(ins.operands[-1], Immediate)
-    return _classify(ins.opcode, ins.modifiers, literal)
+    return _classify(ins.opcode, ins.modifiers, _has_literal(ins))
+
+
+def _has_literal(ins: Instruction) -> bool:
+    return len(ins.operands) > 2 and isinstance(ins.operands[-1], Immediate)
 
 
 @lru_cache(maxsize=4096)
@@ -181,9 +184,7 @@ def chain_clk(block: BasicBlock) -> int:
     ready: dict[str, int] = {}  # Clock at which the value of each register is available.
     last, issued = 0, 0
     for ins in block.instructions:
-        cost = classify(ins)
-        slots = sum(count for name, count in cost if name != "mov")
-        latency = sum(_LATENCY_CLK.get(name, 4) * count for name, count in cost)
+        slots, latency = _slots_and_latency(classify(ins))
         if ins.opcode == "atom" and "shared" in ins.modifiers:
             latency = _SHARED_ATOMIC_CLK
         elif accumulates(ins):
@@ -196,6 +197,12 @@ def chain_clk(block: BasicBlock) -> int:
         last = max(last, done)
         issued += slots
     return max(last, issued)
+
+
+@lru_cache(maxsize=4096)
+def _slots_and_latency(cost: Cost) -> tuple[int, int]:
+    slots = sum(count for name, count in cost if name != "mov")
+    return slots, sum(_LATENCY_CLK.get(name, 4) * count for name, count in cost)
 
 
 MACHINE_CLASSES = ("fcmp", "i2f", "f2i", "cvt64", "move", "load_const", "uniform", "converge")
@@ -256,19 +263,22 @@ def machine_cost(ins: Instruction) -> Cost:
 
     The result is more precise than the result of `classify`, and may contain the classes in `MACHINE_CLASSES`.
     """
-    if AGGREGATED in ins.modifiers:
-        return _AGGREGATION
-    literal = ins.opcode in ("div", "rem") and isinstance(ins.operands[-1], Immediate)
-    special = None if literal else _special(ins.opcode, ins.modifiers)
-    if special is not None:
-        return special
-    return tuple((_RENAMED.get(name, name), count) for name, count in classify(ins))
+    return _machine_cost(ins.opcode, ins.modifiers, _has_literal(ins))
 
 
 _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 
 @lru_cache(maxsize=4096)
+def _machine_cost(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
+    if AGGREGATED in modifiers:
+        return _AGGREGATION
+    special = None if literal and opcode in ("div", "rem") else _special(opcode, modifiers)
+    if special is not None:
+        return special
+    return tuple((_RENAMED.get(name, name), count) for name, count in _classify(opcode, modifiers, literal))
+
+
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
     """Return the machine instructions of a PTX instruction, or None if the result of `classify` is right."""
     kind = modifiers[-1] if modifiers else ""

@@ -103,7 +103,7 @@ def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
                 loads.clear()
             if access is not None:
                 (loads if is_load else stores).setdefault(base, []).append(access)
-            for name in ins.results:
+            for name in ins.results if loads or stores else ():
                 for runs in (loads, stores):
                     if run := runs.pop(Register(name), None):
                         yield Register(name), run, runs is loads
@@ -113,9 +113,10 @@ def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
 
 def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
     """Return the address register of an access to shared memory, and the access if it can be merged."""
-    unit = _BYTES.get(ins.modifiers[-1] if ins.modifiers else "")
-    plain = set(ins.modifiers[:-1]) <= {"shared", "v2"} and "shared" in ins.modifiers
-    if ins.opcode not in ("ld", "st") or not plain or unit is None or ins.predicate is not None:
+    if ins.opcode not in ("ld", "st") or "shared" not in ins.modifiers or ins.predicate is not None:
+        return _NO_REGISTER, None
+    unit = _BYTES.get(ins.modifiers[-1])
+    if unit is None or not set(ins.modifiers[:-1]) <= {"shared", "v2"}:
         return _NO_REGISTER, None
     address, value = ins.operands[::-1] if ins.opcode == "ld" else ins.operands
     if not isinstance(address, Address) or not isinstance(address.base, Register):

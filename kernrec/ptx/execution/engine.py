@@ -133,7 +133,9 @@ class _Encoder:
 
     def _operand(self, operand: Operand, branches: bool) -> None:
         if isinstance(operand, Register):
-            if operand.name == "_":
+            if operand.name in self._registers:
+                self._add(_REGISTER, self._registers[operand.name])
+            elif operand.name == "_":
                 self._add(_NONE)
             elif self._function.register_type(operand.name) is not None:
                 self._add(_REGISTER, self._register(operand.name))

@@ -39,7 +39,12 @@ class Instruction:
     def sources(self) -> frozenset[str]:
         """Return the registers that the instruction reads, including its predicate."""
         read = self.operands[1:] if has_result(self) and not accumulates(self) else self.operands
-        names = [name for operand in read for name in registers_of(operand)]
+        names: list[str] = []
+        for operand in read:
+            if isinstance(operand, Register):  # Avoid a call for the most frequent operands.
+                names.append(operand.name)
+            elif not isinstance(operand, Immediate):
+                names += registers_of(operand)
         return frozenset(names if self.predicate is None else [*names, self.predicate[0]])
 
     @cached_property
@@ -221,7 +226,7 @@ class Function:
     @cached_property
     def symbols(self) -> frozenset[str]:
         """Return the variables, parameters and labels that the instructions use."""
-        operands = (operand for ins in self.instructions for operand in ins.operands)
+        operands = (o for ins in self.instructions for o in ins.operands if not isinstance(o, Register | Immediate))
         return frozenset(leaf.name for operand in operands for leaf in leaves(operand) if isinstance(leaf, Symbol))
 
     @cached_property

@@ -68,7 +68,9 @@ class _FunctionCheck:
             self._operand(slot, operand)
 
     def _operand(self, slot: Slot, operand: Operand) -> None:
-        if slot.role == "label":
+        if isinstance(operand, Register) and slot.role in ("read", "write") and slot.vector <= 1:
+            self._register(slot, operand.name)
+        elif slot.role == "label":
             if not isinstance(operand, Symbol):
                 raise ValueError("expected a label")
         elif slot.role == "address":
@@ -88,8 +90,6 @@ class _FunctionCheck:
             if slot.role != "read" or slot.type != "pred":
                 raise ValueError(f"!{operand.register.name} is a predicate, which this operand cannot be")
             self._register(slot, operand.register.name)
-        elif isinstance(operand, Register):
-            self._register(slot, operand.name)
         elif slot.role == "write":
             raise ValueError("the destination is not a register")
         elif isinstance(operand, Immediate):
