@@ -155,15 +155,17 @@ class _Matching:
         return BlockMix(issue, matched)
 
     def _charges(self) -> Iterator[_Charge]:
+        targets: dict[tuple[int, tuple[bool, ...]], int] = {}
         for (position, ins), name in zip(self.code, self.classes, strict=True):
             modifiers = self.ptx[ins.line].modifiers if ins.line in self.ptx else ()
             if name is None or (name in ("ld_local", "st_local") and "local" not in modifiers):
                 # Skip padding. Skip spills, too, because their costs are computed from the kernel's resources.
                 continue
             blocks = self.places.get(ins.line, ())
-            runs = [position in loop.positions for loop in self.loops] if blocks else []
+            runs = tuple([position in loop.positions for loop in self.loops])
             for block in blocks:
-                target = self._target(block, runs)
+                if (target := targets.get((block, runs))) is None:
+                    target = targets[block, runs] = self._target(block, runs)
                 is_inside = target == self.heads.get(block, block)
                 yield _Charge(name, block, target, 1.0 / len(blocks), ins, is_inside)
 

@@ -19,7 +19,7 @@ def live_before(function: Function) -> list[set[str]]:
         grown = False
         for index, (read, written) in reversed([*enumerate(effects)]):
             live = (_live_after(function, index, before) - written) | read
-            if live - before[index]:
+            if len(live) > len(before[index]):  # The sets only grow.
                 before[index] = live
                 grown = True
     return before
