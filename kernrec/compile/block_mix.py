@@ -140,7 +140,7 @@ class _Matching:
             place = charge.origin if charge.is_inside else charge.target
             mix[charge.name] = mix.get(charge.name, 0.0) + charge.share / copies[place]
         moved = self._bytes_moved(charges, copies)
-        called = {block for _, ins in self.code if _calls(ins) for block in self.places.get(ins.line, ())}
+        called = {block for _, ins in self.code if ins.opcode == "CALL" for block in self.places.get(ins.line, ())}
         matched = []
         for block in self.function.blocks:
             index, estimate = block.index, self.estimated[block.index]
@@ -287,15 +287,11 @@ def _main(code: MachineCode, starts: Sequence[int]) -> Iterator[tuple[int, Machi
     """Yield each machine instruction with its index. Skip subroutines, slow paths and padding."""
     for first, last in pairwise(starts):
         block = code.instructions[first:last]
-        if any(_calls(ins) and "slowpath" in ins.operands for ins in block):
+        if any(ins.opcode == "CALL" and "slowpath" in ins.operands for ins in block):
             continue
         for position, ins in enumerate(block, first):
             if ins.opcode != "BRA" or code.labels.get(ins.target or "") != position:  # A branch to itself is padding.
                 yield position, ins
-
-
-def _calls(ins: MachineInstruction) -> bool:
-    return ins.opcode == "CALL"
 
 
 def _ptx_loops(function: Function) -> list[tuple[int, int]]:

@@ -53,46 +53,36 @@ _LINES_PER_KIB = 8
 
 def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
     """Yield the `reuse.*` and `again.*` metrics of a block."""
-    loads = trace.loads
+    loads = trace.only(is_read=True)
     if not (count := len(loads.sector)):
         return
-    distance, farthest = _distances(loads)
+    # The distance is the number of distinct lines since the last request of a sector, and infinite for the first.
+    distance, farthest = engine().reuse(loads.step, loads.warp, loads.sector)
     for size in CACHE_KIB:
         yield f"reuse.{size}", np.count_nonzero(distance <= size * _LINES_PER_KIB) / count
         yield f"reuse.wait.{size}", np.count_nonzero(farthest <= size * _LINES_PER_KIB) / len(farthest)
     if loads is not trace:
-        distance = _distances(trace)[0][trace.is_read]
+        distance = engine().reuse(trace.step, trace.warp, trace.sector)[0][trace.is_read]
     repeated = distance[np.isfinite(distance)]
     far = [np.count_nonzero(repeated > size * _LINES_PER_KIB) / count for size in AGAIN_KIB]
     if far[0] > 0.0:
         yield from ((f"again.{size}", share) for size, share in zip(AGAIN_KIB, far, strict=True))
 
 
-def _distances(trace: BlockTrace) -> tuple[Array, Array]:
-    """Estimate how many distinct cache lines were requested since a sector was last requested.
-
-    Returns:
-        Distance of each request, which is infinite for the first request of a sector, and the longest distance of each
-        warp load. Warps that load a sector in the same step (run of a basic block) share the first warp's distance.
-    """
-    distances: tuple[Array, Array] = engine().reuse(trace.step, trace.warp, trace.sector)
-    return distances
-
-
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
     """Yield the `run.*` metrics of a block. `neighbors` has the requests of the next block along each axis."""
     for kind in ("read", "write"):
-        own = _first_touches(trace, kind)
+        own = _first_touches(trace, kind == "read")
         if len(own):
             broken = _broken(own, own)
             yield f"run.{kind}", 32.0 * len(own) / broken
             for axis, neighbor in neighbors.items():
-                yield f"run.{kind}.{axis}", 1.0 - _broken(own, _first_touches(neighbor, kind)) / broken
+                yield f"run.{kind}.{axis}", 1.0 - _broken(own, _first_touches(neighbor, kind == "read")) / broken
 
 
-def _first_touches(trace: BlockTrace, kind: str) -> Array:
+def _first_touches(trace: BlockTrace, read: bool) -> Array:
     """Return the sectors that a block reads (or writes), each combined with the time of its first request."""
-    chosen = trace.loads if kind == "read" else trace.stores
+    chosen = trace.only(read)
     first = np.flatnonzero(engine().reuse_times(chosen.sector) > len(chosen.sector))
     return np.sort(chosen.step[first] * (1 << 44) + chosen.sector[first])
 

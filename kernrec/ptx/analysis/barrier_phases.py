@@ -39,15 +39,8 @@ def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
     return [tuple(blocks) for blocks in phases.values()]
 
 
-@cached_analysis
-def _phase_of(function: Function) -> dict[int, int]:
-    return {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
-
-
 def grouped_loads(piece: Sequence[BasicBlock]) -> list[list[int]]:
-    """Group the loads from global memory that a warp waits for at once, and return the basic blocks of each group.
-
-    The loads of a group have the same depth in a chain of dependent loads.
+    """Group loads from global memory by depth in a chain of dependent loads, and return the basic blocks of each group.
 
     Args:
         piece: basic blocks that the assembler merges into one piece of machine code.
@@ -60,9 +53,10 @@ def grouped_loads(piece: Sequence[BasicBlock]) -> list[list[int]]:
 
 
 def waits_for_loads(groups: Sequence[Sequence[int]], runs: Array) -> Array:
-    """Return how often each warp waits for the `grouped_loads` of a piece of machine code.
+    """Return how often each warp waits for global memory. The loads of a group share a wait.
 
     Args:
+        groups: `grouped_loads` of a piece of machine code.
         runs: number of executions of each basic block by each warp, an array of shape (basic blocks, warps).
     """
     total: Array = sum((runs[blocks].max(axis=0) for blocks in groups), np.zeros(runs.shape[1]))
@@ -76,7 +70,7 @@ def of_slowest_warps(function: Function, pieces: Sequence[Sequence[BasicBlock]],
         pieces: basic blocks of the kernel, in groups that the assembler merges into one piece of machine code.
         by_warp: cost (clock cycles or waits) of each warp for each piece, an array of shape (warps,) per piece.
     """
-    place = _phase_of(function)
+    place = {block.index: number for number, phase in enumerate(barrier_phases(function)) for block in phase}
     phases: dict[int, Array] = {}
     for piece, each in zip(pieces, by_warp, strict=True):
         number = place[piece[0].index]
@@ -114,7 +108,8 @@ def overlapped_waits(
         waited: number of waits of all warps, for each piece.
         ran: number of executions of each basic block by a warp, keyed by the block's index.
     """
-    phases, place = barrier_phases(function), _phase_of(function)
+    phases = barrier_phases(function)
+    place = {block.index: number for number, phase in enumerate(phases) for block in phase}
     work, waits, begun, ended = ([0.0] * len(phases) for _ in range(4))
     for piece, times in zip(pieces, waited, strict=True):
         waits[place[piece[0].index]] += times

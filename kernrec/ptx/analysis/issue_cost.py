@@ -107,11 +107,8 @@ _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 
 def classify(ins: Instruction) -> Cost:
     """Return the machine instructions that a warp issues for one PTX instruction."""
-    return _classify(ins.opcode, ins.modifiers, _has_literal(ins))
-
-
-def _has_literal(ins: Instruction) -> bool:
-    return len(ins.operands) > 2 and isinstance(ins.operands[-1], Immediate)
+    literal = len(ins.operands) > 2 and isinstance(ins.operands[-1], Immediate)
+    return _classify(ins.opcode, ins.modifiers, literal)
 
 
 @lru_cache(maxsize=4096)
@@ -263,7 +260,8 @@ def machine_cost(ins: Instruction) -> Cost:
 
     The result is more precise than the result of `classify`, and may contain the classes in `MACHINE_CLASSES`.
     """
-    return _machine_cost(ins.opcode, ins.modifiers, _has_literal(ins))
+    literal = len(ins.operands) > 2 and isinstance(ins.operands[-1], Immediate)
+    return _machine_cost(ins.opcode, ins.modifiers, literal)
 
 
 _RENAMED = {"mov": "move", "ld_const": "load_const"}

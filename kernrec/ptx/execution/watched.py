@@ -74,15 +74,9 @@ class BlockTrace:
     """Address of the sector divided by 32."""
     is_read: Array
 
-    @cached_property
-    def loads(self) -> "BlockTrace":
-        return self._chosen(self.is_read)
-
-    @cached_property
-    def stores(self) -> "BlockTrace":
-        return self._chosen(~self.is_read)
-
-    def _chosen(self, chosen: Array) -> "BlockTrace":
+    def only(self, is_read: bool) -> "BlockTrace":
+        """Return the requests of loads only, or of stores only."""
+        chosen = self.is_read == is_read
         columns = (self.step, self.warp, self.sector, self.is_read)
         return self if chosen.all() else BlockTrace(*[column[chosen] for column in columns])
 

@@ -4,7 +4,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 
 from kernrec.ptx.ir.declarations import INTEGER, MOST_REGISTERS, integer, read_variable
 from kernrec.ptx.ir.operand import (
@@ -219,7 +218,7 @@ class FunctionParser:
         instructions.append(
             Instruction(
                 opcode,
-                _marks(modifiers),
+                tuple(modifiers.replace("::", ".")[1:].split(".")) if modifiers else (),
                 values,
                 (predicate, bool(negated)) if predicate else None,
                 self._source.line_at(match.start(3)),
@@ -312,11 +311,6 @@ class FunctionParser:
     def _resolve(self, text: str) -> str:
         scopes = tuple(self._scopes)
         return _NAME.sub(lambda match: _innermost(scopes, match.group()), text)
-
-
-@lru_cache(maxsize=4096)
-def _marks(modifiers: str) -> tuple[str, ...]:
-    return tuple(modifiers.replace("::", ".")[1:].split(".")) if modifiers else ()
 
 
 def _innermost(scopes: _Scopes, name: str) -> str:

@@ -39,12 +39,7 @@ class Instruction:
     def sources(self) -> frozenset[str]:
         """Return the registers that the instruction reads, including its predicate."""
         read = self.operands[1:] if has_result(self) and not accumulates(self) else self.operands
-        names: list[str] = []
-        for operand in read:
-            if isinstance(operand, Register):  # Avoid a call for the most frequent operands.
-                names.append(operand.name)
-            elif not isinstance(operand, Immediate):
-                names += registers_of(operand)
+        names = [name for operand in read for name in registers_of(operand)]
         return frozenset(names if self.predicate is None else [*names, self.predicate[0]])
 
     @cached_property
