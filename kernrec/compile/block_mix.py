@@ -170,12 +170,7 @@ class _Matching:
                 yield _Charge(name, block, target, 1.0 / len(blocks), ins, is_inside)
 
     def _target(self, block: int, runs: Sequence[bool]) -> int:
-        """Return the block that executes a machine instruction.
-
-        Args:
-            block: index of the block that contains the instruction's PTX line.
-            runs: whether each loop runs the instruction.
-        """
+        """Return the block that executes an instruction, from the `block` of its PTX line and the loops that run it."""
         around = [loop for loop, is_run in zip(self.loops, runs, strict=True) if is_run]
         if around and not around[-1].holds(block):
             block = around[-1].first  # The assembler moved the instruction into a loop.
@@ -243,8 +238,7 @@ class _Matching:
         for number, (position, ins) in enumerate(self.code):
             if ins.opcode != "BRA" or (start := self.labels.get(ins.target or "", position)) >= position:
                 continue
-            listed = first_block[bisect_left(positions, start) : number + 1]
-            blocks = [block for block in listed if block is not None]
+            blocks = [b for b in first_block[bisect_left(positions, start) : number + 1] if b is not None]
             around = [loop for loop in loops if 2 * sum(loop[0] <= b <= loop[1] for b in blocks) > len(blocks)]
             if around:
                 ranges[min(around, key=lambda loop: loop[1] - loop[0])].append((start, position))

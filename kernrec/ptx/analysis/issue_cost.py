@@ -271,19 +271,14 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 def _machine_cost(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     if AGGREGATED in modifiers:
         return _AGGREGATION
-    special = None if literal and opcode in ("div", "rem") else _special(opcode, modifiers)
-    if special is not None:
-        return special
-    return tuple((_RENAMED.get(name, name), count) for name, count in _classify(opcode, modifiers, literal))
-
-
-def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """Return the machine instructions of a PTX instruction, or None if the result of `classify` is right."""
     kind = modifiers[-1] if modifiers else ""
-    cost = _first(_PRECISE, opcode, kind, modifiers)
-    if cost is None and kind == "pred":
-        return ()
-    return _conversion(modifiers) if opcode == "cvt" else cost
+    if not (literal and opcode in ("div", "rem")):
+        cost = _first(_PRECISE, opcode, kind, modifiers)
+        if cost is None:
+            cost = () if kind == "pred" else _conversion(modifiers) if opcode == "cvt" else None
+        if cost is not None:
+            return cost
+    return tuple((_RENAMED.get(name, name), count) for name, count in _classify(opcode, modifiers, literal))
 
 
 def _conversion(modifiers: tuple[str, ...]) -> Cost | None:
