@@ -96,7 +96,7 @@ bool all_within(const Row<T>& row, int64_t low, int64_t high) {
 template <class T>
 std::vector<std::remove_const_t<T>> copied(const Row<T>& row) {
     std::vector<std::remove_const_t<T>> result(size_t(row.size));
-    for (int64_t i = 0; i < row.size; i++) result[size_t(i)] = row[i];
+    for (int64_t i = 0; i < row.size; i++) result[i] = row[i];
     return result;
 }
 

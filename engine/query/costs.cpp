@@ -27,10 +27,9 @@ struct LaunchTimes {
         if (groups != nullptr) in_group_.assign(size_t(groups->size), -1);
         for (int64_t place = 0; place < count; place++) {
             const int64_t row = rows[place];
-            if (!launch.performed[size_t(row)]) continue;
-            int32_t none = -1, &first = groups == nullptr ? none : in_group_[size_t(groups->index[size_t(row)])];
-            if (first < 0 || !launch.alike(rows_[size_t(first)], row))
-                first = int32_t(rows_.size()), rows_.push_back(row);
+            if (!launch.performed[row]) continue;
+            int32_t none = -1, &first = groups == nullptr ? none : in_group_[groups->index[row]];
+            if (first < 0 || !launch.alike(rows_[first], row)) first = int32_t(rows_.size()), rows_.push_back(row);
             places.push_back(place), columns.push_back(first);
         }
         const int64_t size = int64_t(rows_.size()), work_rows = kLoops + 2 * launch.loops;
@@ -41,21 +40,20 @@ struct LaunchTimes {
         launch.fill_work(launch.on(problem), rows_, filled);
         digests_.resize(size_t(size));
         for (int64_t i = 0; i < size; i++)
-            digests_[size_t(i)] =
-                uint64_t(launch.variant[size_t(rows_[size_t(i)])]) ^ uint64_t(bits(filled(kDramBytes, i)));
+            digests_[i] = uint64_t(launch.variant[rows_[i]]) ^ uint64_t(bits(filled(kDramBytes, i)));
         for (int64_t row = kLoops; row < work_rows; row++)
             for (int64_t i = 0; i < size; i++) {
-                uint64_t& digest = digests_[size_t(i)];
+                uint64_t& digest = digests_[i];
                 digest = ((digest << 9) | (digest >> 55)) ^ uint64_t(bits(filled(row, i)));
             }
         latest_.assign(1024, -1);
         for (int64_t i = 0; i < size; i++) {
             // Configs whose digests differ count as different: a missed duplicate only costs time.
-            const int64_t variant = launch.variant[size_t(rows_[size_t(i)])];
-            uint64_t digest = digests_[size_t(i)];
+            const int64_t variant = launch.variant[rows_[i]];
+            uint64_t digest = digests_[i];
             digest = (digest ^ (digest >> 32)) * 0x9E3779B97F4A7C15;
             int32_t& latest = latest_[digest >> 54];
-            bool same = latest >= 0 && variants_[size_t(latest)] == variant;
+            bool same = latest >= 0 && variants_[latest] == variant;
             for (int64_t row = 0; same && row < work_rows; row++)
                 same = bits(filled(row, latest)) == bits(filled(row, i));
             if (!same) {
@@ -65,7 +63,7 @@ struct LaunchTimes {
             }
             columns_.push_back(latest);
         }
-        for (int64_t& column : columns) column = columns_[size_t(column)];
+        for (int64_t& column : columns) column = columns_[column];
         const int64_t different = int64_t(variants_.size());
         const Table<double> pipes(filled.data + work_rows * size, kPipes, different, size, 1);
         const Table<double> all_times(pipes.data + kPipes * size, kTimes, different, size, 1);
@@ -112,32 +110,30 @@ uint64_t lowest(const std::vector<uint64_t>& keys, size_t rank) {
     return inside[rank];
 }
 
-std::vector<uint8_t> promising(const Kernel& kernel, Problem& problem, const std::vector<int64_t>& rows, int64_t most) {
-    std::vector<double> clocks(rows.size(), 0.0), joules(rows.size(), 0.0);
-    for (const Launch* launch : kernel.launches) launch->add_quick(launch->on(problem), rows, clocks, joules);
-    for (size_t i = 0; i < rows.size(); i++) joules[i] += clocks[i] * kernel.clk_j;
-    std::vector<uint8_t> chosen(rows.size(), 0);
-    mark_promising(clocks.data(), joules.data(), int64_t(rows.size()), most, chosen.data());
-    return chosen;
-}
-
 }  // namespace
 
-void mark_promising(const double* latency, const double* energy, int64_t size, int64_t count, uint8_t* chosen) {
-    if (size <= count) {
-        std::fill(chosen, chosen + size, uint8_t(1));
-        return;
+std::vector<uint8_t> promising(const double* latency, const double* energy, const std::vector<int64_t>& starts,
+                               int64_t count) {
+    std::vector<uint8_t> chosen(size_t(starts.back()), 0);
+    for (size_t problem = 0; problem + 1 < starts.size(); problem++) {
+        const int64_t first = starts[problem], end = starts[problem + 1];
+        if (end - first <= count) {
+            std::fill(chosen.begin() + first, chosen.begin() + end, uint8_t(1));
+            continue;
+        }
+        std::vector<uint64_t> keys(size_t(end - first));
+        for (const double* costs : {latency, energy}) {
+            std::transform(costs + first, costs + end, keys.begin(), ordered);
+            const uint64_t least = lowest(keys, size_t(count / 2));  // key of the first unmarked candidate
+            int64_t left = count / 2;
+            for (const uint64_t key : keys) left -= key < least;
+            uint8_t* const marks = chosen.data() + first;
+            for (size_t i = 0; i < keys.size(); i++) marks[i] = uint8_t(marks[i] | (keys[i] < least));
+            for (size_t i = 0; i < keys.size() && left > 0; i++)
+                if (keys[i] == least) marks[i] = 1, left--;
+        }
     }
-    std::vector<uint64_t> keys(static_cast<size_t>(size));
-    for (const double* costs : {latency, energy}) {
-        std::transform(costs, costs + size, keys.begin(), ordered);
-        const uint64_t least = lowest(keys, size_t(count / 2));  // key of the first unmarked candidate
-        int64_t left = count / 2;
-        for (const uint64_t key : keys) left -= key < least;
-        for (size_t i = 0; i < keys.size(); i++) chosen[i] = uint8_t(chosen[i] | (keys[i] < least));
-        for (size_t i = 0; i < keys.size() && left > 0; i++)
-            if (keys[i] == least) chosen[i] = 1, left--;
-    }
+    return chosen;
 }
 
 Costs::Costs(const std::vector<Arguments>& kernels, nb::handle limits, int64_t points, int64_t most) {
@@ -178,15 +174,18 @@ void Costs::choose(Part& part, const std::vector<int64_t>& able, const Places& g
     int64_t pick = 0;
     double best = -kInfinity;
     for (size_t i = 0; i < rows.size(); i++)
-        if (const double score = kernel.scores[size_t(rows[i])]; score > best) pick = int64_t(i), best = score;
+        if (const double score = kernel.scores[rows[i]]; score > best) pick = int64_t(i), best = score;
     if (given || most <= 0 || int64_t(rows.size()) <= most) {
         part.rows.insert(part.rows.end(), rows.begin(), rows.end());
     } else {
-        std::vector<uint8_t> chosen = promising(kernel, problem, rows, most);
-        chosen[size_t(pick)] = 1;
+        std::vector<double> clocks(rows.size()), joules(rows.size());
+        for (const Launch* launch : kernel.launches) launch->add_quick(launch->on(problem), rows, clocks, joules);
+        for (size_t i = 0; i < rows.size(); i++) joules[i] += clocks[i] * kernel.clk_j;
+        std::vector<uint8_t> chosen = promising(clocks.data(), joules.data(), {0, int64_t(rows.size())}, most);
+        chosen[pick] = 1;
         for (int64_t i = 0; ran && i < ran->size; i++) {
             const auto place = std::lower_bound(rows.begin(), rows.end(), (*ran)[i]);
-            if (place != rows.end() && *place == (*ran)[i]) chosen[size_t(place - rows.begin())] = 1;
+            if (place != rows.end() && *place == (*ran)[i]) chosen[place - rows.begin()] = 1;
         }
         pick = std::count(chosen.begin(), chosen.begin() + pick, uint8_t(1));
         size_t size = part.rows.size();
@@ -245,7 +244,7 @@ void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& posi
         const int64_t start = i;
         rows.clear();
         for (; i < positions.size && first + positions[i] >= end[-1] && first + positions[i] < *end; i++) {
-            const int64_t position = first + positions[i], row = part.rows[size_t(position)];
+            const int64_t position = first + positions[i], row = part.rows[position];
             const Table<const double> nominal = this->nominal(part.first + position, 1);
             rows.push_back(row);
             for (int64_t cost = 0; cost < limited.rows; cost++) quantities(cost, i) = limited(cost, positions[i]);
@@ -281,7 +280,7 @@ nb::list launches(const Costs& costs, size_t kernel, int64_t position) {
     nb::list result;
     LaunchTimes times;
     for (const Launch* launch : part.kernel->launches) {
-        times.compute(*launch, problem, &part.rows[size_t(position)], 1);
+        times.compute(*launch, problem, &part.rows[position], 1);
         if (times.places.empty()) continue;
         result.append(nb::make_tuple(column(times.pipe_clk), column(times.times),
                                      numpy(std::vector<double>{times.work(kDramBytes, 0)})));

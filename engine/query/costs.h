@@ -29,10 +29,10 @@ struct Launch {
         return given ? (*given)(kBlocks, row) : figures(0, row);
     }
     // Combinations of the tunables that the work depends on, besides the geometry; null if each config has its own.
-    const Domain* groups() const { return domain > 1 ? &space.domains[size_t(domain)] : nullptr; }
+    const Domain* groups() const { return domain > 1 ? &space.domains[domain] : nullptr; }
     // Return whether two configs with the same combination have the same work and variant.
     bool alike(int64_t row, int64_t other) const {
-        return variant[size_t(row)] == variant[size_t(other)] && geometry(0, row) == geometry(0, other) &&
+        return variant[row] == variant[other] && geometry(0, row) == geometry(0, other) &&
                geometry(1, row) == geometry(1, other) && geometry(2, row) == geometry(2, other);
     }
 
@@ -129,8 +129,10 @@ struct Costs {
     void estimate(Part& part, const std::optional<Table<const double>>& epilogues);
 };
 
-// Mark the `count / 2` candidates with the lowest latency and the `count / 2` with the lowest energy. Mark all if there
-// are at most `count`. NaN counts as infinite. Of equal candidates, mark the first.
-void mark_promising(const double* latency, const double* energy, int64_t size, int64_t count, uint8_t* chosen);
+// Mark the `count / 2` candidates of each problem with the lowest latency and the `count / 2` with the lowest energy.
+// Mark all if there are at most `count`. NaN counts as infinite. Of equal candidates, mark the first. starts: first
+// candidate of each problem, then the number of all candidates.
+std::vector<uint8_t> promising(const double* latency, const double* energy, const std::vector<int64_t>& starts,
+                               int64_t count);
 
 }  // namespace kernrec::query

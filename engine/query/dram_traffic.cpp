@@ -33,7 +33,7 @@ constexpr auto kFill = [](const Access* access, int64_t count, const double* blo
     for (size_t number = 0; number < access->reads.size(); number++) {
         const int64_t tensor = access->reads[number];
         const double* const size = &sizes(tensor, 0);
-        const bool scratch = access->scratch[size_t(tensor)];
+        const bool scratch = access->scratch[tensor];
         std::copy_n(waves, count, loads);  // loads of the tensor over all waves
         for (int64_t step = 0; step < extents.rows; step++) {
             if (!access->axes[number * size_t(extents.rows) + size_t(step)]) continue;
@@ -47,7 +47,7 @@ constexpr auto kFill = [](const Access* access, int64_t count, const double* blo
     }
     for (const int64_t tensor : access->writes) {
         const double* const size = &sizes(tensor, 0);
-        const bool scratch = access->scratch[size_t(tensor)];
+        const bool scratch = access->scratch[tensor];
         for (int64_t i = 0; i < count; i++) moved[i] = moved[i] + (scratch ? size[i] * miss[i] : size[i]);
     }
 };

@@ -19,8 +19,7 @@ double or_else(double value, double otherwise) { return value == value ? value :
 void derive(const Table<double>& quantities, const std::vector<double>& gpu) {
     for (int64_t i = 0; i < quantities.columns; i++) {
         auto quantity = [&](features::Quantity row) -> double& { return quantities(row, i); };
-        for (int64_t constant = 0; constant < kConstants; constant++)
-            quantities(kOne + constant, i) = gpu[size_t(constant)];
+        for (int64_t constant = 0; constant < kConstants; constant++) quantities(kOne + constant, i) = gpu[constant];
         const double flops = maximum(quantity(kFlops), 1.0);
         const double compute_s = flops / gpu[kPeakFlops], traffic_s = quantity(kBytes) / gpu[kBandwidth];
         quantity(kSomeFlops) = flops;

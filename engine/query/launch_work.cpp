@@ -23,7 +23,7 @@ void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& ro
     const int64_t count = int64_t(rows.size()), tensor_count = int64_t(tensors.size());
     if (given) {
         for (int64_t each = 0; each < given->rows; each++)
-            for (int64_t i = 0; i < count; i++) work(each, i) = (*given)(each, rows[size_t(i)]);
+            for (int64_t i = 0; i < count; i++) work(each, i) = (*given)(each, rows[i]);
         return;
     }
     const auto fill = [&](size_t figure, double* out) { on_problem.readers[figure].fill(rows.data(), count, out); };
@@ -35,7 +35,7 @@ void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& ro
     fill(on_problem.has(1) ? 1 : 0, visits);
     fill(2, &work(kLoneWaits, 0));
     for (int64_t i = 0; i < count; i++) {
-        for (int64_t row = 0; row < 3; row++) work(kConcurrent + row, i) = geometry(row, rows[size_t(i)]);
+        for (int64_t row = 0; row < 3; row++) work(kConcurrent + row, i) = geometry(row, rows[i]);
         together[i] = work(kConcurrent, i) * device.sms;
         if (on_problem.has(1)) together[i] = minimum(together[i], blocks[i]);
     }
@@ -89,7 +89,7 @@ void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& ro
                        std::vector<double>& joules) const {
     if (!counted) {
         for (size_t place = 0; place < rows.size(); place++)
-            if (performed[size_t(rows[place])]) clocks[place] = clocks[place] + start_clk;
+            if (performed[rows[place]]) clocks[place] = clocks[place] + start_clk;
         return;
     }
     const auto value = [&](int64_t loop, size_t offset, int64_t row) {
@@ -106,7 +106,7 @@ void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& ro
     };
     for (size_t place = 0; place < rows.size(); place++) {
         const int64_t row = rows[place];
-        if (!performed[size_t(row)]) continue;
+        if (!performed[row]) continue;
         const double* const rates = &quick(0, row);
         const int64_t step = quick.row_step;
         const double number = blocks(on_problem, row);
@@ -160,11 +160,11 @@ void make_launch(Launch* self, Space& space, const Access& access, const Demand&
             "launch: expected the geometry of each config");
     if (!given) {
         for (int64_t figure = 0; figure < further; figure++)
-            require(launch.figures[size_t(figure)] >= 0 || figure == 1, "launch: expected blocks, waits and trips");
+            require(launch.figures[figure] >= 0 || figure == 1, "launch: expected blocks, waits and trips");
         uint64_t support = 0;
-        for (const int32_t each : launch.figures) support |= each < 0 ? 0 : space.nodes[size_t(each)].support;
+        for (const int32_t each : launch.figures) support |= each < 0 ? 0 : space.nodes[each].support;
         for (const Launch::Tensor& each : launch.tensors)
-            support |= each.elements < 0 ? 0 : space.nodes[size_t(each.elements)].support;
+            support |= each.elements < 0 ? 0 : space.nodes[each.elements].support;
         launch.domain = space.domain_of(support);
     }
     new (self) Launch(std::move(launch));

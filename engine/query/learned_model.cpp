@@ -41,7 +41,7 @@ LearnedModel::Prediction LearnedModel::predict(const Table<double>& quantities,
         result.features.resize(count * size_t(columns));
         const Table<float> rows(result.features.data(), size, columns);
         for (int64_t i = 0; i < size; i++)
-            for (int64_t f = 0; f < columns; f++) rows(i, f) = of_space(configs[size_t(i)], f);
+            for (int64_t f = 0; f < columns; f++) rows(i, f) = of_space(configs[i], f);
         plan->fill(quantities, rows);
         extent->fill<float>(rows, result.distance);
         latency->predict(rows, sums);

@@ -79,7 +79,7 @@ struct Products {
     int64_t tile_count, tile_rows;
     nb::object names, constants;  // of the features
 
-    double tile(int64_t row, int64_t t) const { return tiles[size_t(row * tile_count + t)]; }
+    double tile(int64_t row, int64_t t) const { return tiles[row * tile_count + t]; }
 
     // figures: the numbers above, in their order; without tensor cores from `batched` on instead of `read_rate`.
     Products(const std::vector<double>& figures, const Table<const double>& tiles_of, const Table<const double>& waves,
@@ -163,7 +163,7 @@ struct Products {
             const double waves =
                 std::ceil(batch * std::ceil(m / tile(kRows, t)) * std::ceil(n / tile(kColumns, t)) * split / sms);
             const double whole_s = waves * (tile_s + fill_s) + joined_s;
-            seconds[size_t(t)] = tile(kJoined, t) == 0.0 || k >= kLeastSplit * split ? whole_s : kInfinity;
+            seconds[t] = tile(kJoined, t) == 0.0 || k >= kLeastSplit * split ? whole_s : kInfinity;
         }
         double best_s = kInfinity;
         for (const double tile_s : seconds) best_s = minimum(best_s, tile_s);
@@ -217,7 +217,7 @@ struct Products {
             const double joined_s = 8.0 * batch * m * n * split / l2 + fill_s;
             const double parts_s = k >= kLeastSplit * split ? whole_s + joined_s : kInfinity;
             const double tile_s = split == 1.0 ? whole_s : parts_s;
-            if (t < kTimed) seconds[size_t(t)] = tile_s;
+            if (t < kTimed) seconds[t] = tile_s;
             else best_s = minimum(best_s, tile_s);
         }
         const double held = alone > 0.0 ? std::pow(best_s / (best_s + kThermalS), kThermalPower) : 1.0;
@@ -233,7 +233,7 @@ struct Products {
         const double total = work(kTotalS, i), best_s = work(kTilesS, i);
         auto figure = [&](int64_t row) -> double& { return figures(row, i); };
         const auto waved = [&](int64_t wave) __attribute__((always_inline)) {
-            return batch * std::ceil(m / wave_tiles[size_t(wave)]) * std::ceil(n / wave_tiles[size_t(kWaves + wave)]);
+            return batch * std::ceil(m / wave_tiles[wave]) * std::ceil(n / wave_tiles[kWaves + wave]);
         };
         figure(kShares) = maximum(best_s / total, kLeastShare);
         figure(kShares + 1) = maximum(work(kMemoryS, i) / total, kLeastShare);
@@ -255,11 +255,11 @@ struct Products {
         }
         for (int64_t square = 0; square < 2; square++) {
             const int64_t wave = kSquares[square];
-            const double area = wave_tiles[size_t(wave)] * wave_tiles[size_t(kWaves + wave)];
+            const double area = wave_tiles[wave] * wave_tiles[kWaves + wave];
             figure(kFilled + square) = m * n / (waved(wave) / batch * area);
         }
         for (int64_t t = 0; t < kTimed; t++)
-            figure(kFirstTime + t) = (seconds[size_t(t)] < kInfinity ? seconds[size_t(t)] : best_s) / total;
+            figure(kFirstTime + t) = (seconds[t] < kInfinity ? seconds[t] : best_s) / total;
         figure(kAligned) = aligned(m, kMostAlignedRows);
         figure(kAligned + 1) = aligned(n, kMostAligned);
         figure(kAligned + 2) = aligned(k, kMostAligned);

@@ -3,6 +3,7 @@
 #include "ranking.h"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 
 namespace kernrec::query {
@@ -44,44 +45,39 @@ double slowdown(double drawn_w, double rest_w, double limit_w) {
     return (drawn_w - rest) / (limit_w - rest);
 }
 
-std::vector<uint8_t> promising(const double* latency, const double* energy, const std::vector<int64_t>& starts,
-                               int64_t most) {
-    std::vector<uint8_t> marks(size_t(starts.back()), 0);
-    for (size_t i = 0; i + 1 < starts.size(); i++)
-        mark_promising(latency + starts[i], energy + starts[i], starts[i + 1] - starts[i], most,
-                       marks.data() + starts[i]);
-    return marks;
+// View the figures of kinds, (2, 4, K).
+View<double> view_of(std::vector<EstimateKind>& kinds) {
+    return View<double>(&kinds[0].of[0].below, {2, kIntervalFields, kinds.size()}, {},
+                        {kIntervalFields, 1, 2 * kIntervalFields});
 }
 
 // Return the fastest reference learned on the GPU, or else the fastest transferred one.
 Reference fastest_reference(const std::vector<Reference>& references) {
-    std::vector<const Reference*> alike;
-    for (const Reference& each : references)
-        if (!each.transferred) alike.push_back(&each);
-    if (alike.empty())
-        for (const Reference& each : references) alike.push_back(&each);
-    if (alike.empty()) return {};
-    if (alike.size() == 1) return *alike[0];
-    const Reference* first = alike[0];
-    for (const Reference* each : alike)
-        if (each->latency_s < first->latency_s) first = each;
+    const auto is_transferred = [](const Reference& each) { return each.transferred; };
+    const bool transferred = std::all_of(references.begin(), references.end(), is_transferred);
+    std::vector<Reference> alike;
+    std::copy_if(references.begin(), references.end(), std::back_inserter(alike),
+                 [&](const Reference& each) { return each.transferred == transferred; });
+    if (alike.size() <= 1) return alike.empty() ? Reference() : alike[0];
+    const auto faster = [](const Reference& each, const Reference& other) { return each.latency_s < other.latency_s; };
+    const double first_s = std::min_element(alike.begin(), alike.end(), faster)->latency_s;
     // Average times that are nearly equal, with more weight on more certain times. Otherwise a kernel's lead would
     // jump when the order of two nearly equal references changes.
     std::vector<double> lags, weights;
     double total = 0.0, lag = 0.0, variance = 0.0;
-    for (const Reference* each : alike) {
-        lags.push_back(std::log(each->latency_s / first->latency_s));
+    for (const Reference& each : alike) {
+        lags.push_back(std::log(each.latency_s / first_s));
         const double apart = lags.back() / kAmongKernels;
         weights.push_back(std::exp(-0.5 * (apart * apart)) /
-                          (kAmongKernels * kAmongKernels + each->deviation * each->deviation));
+                          (kAmongKernels * kAmongKernels + each.deviation * each.deviation));
         total += weights.back();
     }
     for (size_t i = 0; i < alike.size(); i++) {
         lag += weights[i] / total * lags[i];
-        variance += weights[i] / total * (alike[i]->deviation * alike[i]->deviation);
+        variance += weights[i] / total * (alike[i].deviation * alike[i].deviation);
     }
     const size_t heaviest = size_t(std::max_element(weights.begin(), weights.end()) - weights.begin());
-    return {first->latency_s * std::exp(lag), std::sqrt(variance), first->transferred, alike[heaviest]->origin};
+    return {first_s * std::exp(lag), std::sqrt(variance), transferred, alike[heaviest].origin};
 }
 
 // Return the shrinkage of a kernel whose best config is predicted to take `best_s`. whole: standard deviation of the
@@ -117,7 +113,7 @@ void Ranking::rank(nb::handle others, nb::handle fallback, const Array<const dou
         values.insert(values.end(), first, first + count), values.insert(values.end(), more, more + further);
     }
     for (int64_t problem = 0; problem < problems; problem++) {
-        Violations& all = violations[size_t(problem)];
+        Violations& all = violations[problem];
         for (const Kernel& kernel : kernels) {
             const Violations here = enforce(kernel.first(problem), kernel.first(problem + 1), problem, nullptr, {}, {});
             if (here.refused > 0 && (all.refused == 0 || here.first_point < all.first_point))
@@ -137,7 +133,7 @@ void Ranking::rank(nb::handle others, nb::handle fallback, const Array<const dou
         if (kernel.model != nullptr) correct(kernel);
         if (kernel.most_measured > 0) measure(kernel, number, measure_with);
         for (int64_t problem = 0; problem < problems; problem++)
-            kernel.violations[size_t(problem)] =
+            kernel.violations[problem] =
                 enforce(kernel.first(problem), kernel.first(problem + 1), problem, &kernel, before, kinds_before);
     }
     for (int64_t problem = 0; problem < problems; problem++) {
@@ -167,7 +163,7 @@ void Ranking::score(Kernel& kernel) {
     std::vector<uint8_t> marks(part.rows.size(), 1);
     if (!whole && int64_t(kernel.measured[0].size()) < kFewest) {
         marks = promising(limited + costs::kLatencyS * count, limited + costs::kEnergyJ * count, part.starts, kScored);
-        for (const int64_t position : kernel.measured[0]) marks[size_t(position)] = 1;
+        for (const int64_t position : kernel.measured[0]) marks[position] = 1;
     }
     kernel.scored = true_places(Row<uint8_t>(marks));
     // Use the default operating point, so that costs do not depend on how an operating point was requested.
@@ -177,12 +173,12 @@ void Ranking::score(Kernel& kernel) {
     const Table<double> quantities(room.data(), features::kQuantities, scored);
     costs.fill(part, 0, kernel.scored, {basis, costs::kCostRows, part.size(), count, 1}, quantities);
     std::vector<int64_t> configs;
-    for (const int64_t position : kernel.scored) configs.push_back(part.rows[size_t(position)]);
+    for (const int64_t position : kernel.scored) configs.push_back(part.rows[position]);
     kernel.prediction = kernel.model->predict(quantities, configs);
     for (size_t problem = 0; problem + 1 < part.starts.size(); problem++) {
         const auto place = std::lower_bound(kernel.scored.begin(), kernel.scored.end(), part.starts[problem]);
         const size_t first = size_t(place - kernel.scored.begin());
-        kernel.row_kinds[problem] = first < configs.size() ? kernel.model->row_kinds[size_t(configs[first])] : 0;
+        kernel.row_kinds[problem] = first < configs.size() ? kernel.model->row_kinds[configs[first]] : 0;
     }
     set_factors(kernel);
 }
@@ -203,7 +199,7 @@ void Ranking::set_factors(Kernel& kernel) {
                 std::fill(
                     factors.begin() + starts[problem], factors.begin() + starts[problem + 1],
                     std::exp(median({logs.begin() + std::ptrdiff_t(first), logs.begin() + std::ptrdiff_t(place)})));
-            for (size_t i = first; i < place; i++) factors[size_t(kernel.scored[i])] = std::exp(logs[i]);
+            for (size_t i = first; i < place; i++) factors[kernel.scored[i]] = std::exp(logs[i]);
         }
         return factors;
     };
@@ -241,22 +237,21 @@ void Ranking::sweep(nb::handle others) {
     const Table<double> launches(room.data(), nominal.rows, size);
     slots.assign(size_t(count), -1);
     for (int64_t slot = 0; slot < size; slot++) {
-        slots[size_t(swept[size_t(slot)])] = int32_t(slot);
-        for (int64_t row = 0; row < nominal.rows; row++) launches(row, slot) = nominal(row, swept[size_t(slot)]);
+        slots[swept[slot]] = int32_t(slot);
+        for (int64_t row = 0; row < nominal.rows; row++) launches(row, slot) = nominal(row, swept[slot]);
     }
     swept_costs = limited_costs(others, launches, points - 1);
 }
 
 // Append kinds with the figures (2, 4, K) to `kinds`.
 void Ranking::add_kinds(const Array<const double, 3>& more) {
-    require(more.shape(0) == 2 && more.shape(1) == EstimateKind::kFigures && more.shape(2) > 0,
+    require(more.shape(0) == 2 && more.shape(1) == kIntervalFields && more.shape(2) > 0,
             "kinds: expected figures of both quantities");
     const auto all = more.view();
-    for (size_t i = 0; i < more.shape(2); i++) {
-        EstimateKind& added = kinds.emplace_back();
-        for (size_t quantity = 0; quantity < 2; quantity++)
-            for (size_t row = 0; row < EstimateKind::kFigures; row++) added.of[quantity][row] = all(quantity, row, i);
-    }
+    const auto interval = [&](size_t of, size_t i) {
+        return Interval{all(of, 0, i), all(of, 1, i), all(of, 2, i), all(of, 3, i)};
+    };
+    for (size_t i = 0; i < more.shape(2); i++) kinds.push_back({{interval(0, i), interval(1, i)}});
 }
 
 // Correct a kernel's costs by its model.
@@ -266,7 +261,7 @@ void Ranking::correct(Kernel& kernel) {
         for (int64_t point = 0; point < points; point++)
             each_estimated(point, part.first, part.first + int64_t(kernel.factors[quantity].size()),
                            [&](int64_t place, int64_t index) {
-                               value_at(quantity, index) *= kernel.factors[quantity][size_t(place - part.first)];
+                               value_at(quantity, index) *= kernel.factors[quantity][place - part.first];
                            });
     const bool energy_learned = !kernel.prediction.power_log.empty();
     size_t problem = 0;
@@ -279,9 +274,9 @@ void Ranking::correct(Kernel& kernel) {
             const double width =
                 kernel.model->half_width(row_kind, energy_learned ? quantity : 0, kernel.prediction.distance[i]);
             const double wide = std::exp(width);
-            double* const of = learned.of[quantity];
-            of[EstimateKind::kBelow] = of[EstimateKind::kAbove] = wide;
-            of[EstimateKind::kSource] = kernel.model->source, of[EstimateKind::kOwn] = std::sqrt(kOwnShare) * width;
+            Interval& of = learned.of[quantity];
+            of.below = of.above = wide;
+            of.source = kernel.model->source, of.own = std::sqrt(kOwnShare) * width;
         }
         for (int64_t point = 0; point < points; point++) {
             const int64_t index = estimate(point, part.first + position);
@@ -300,16 +295,11 @@ void Ranking::measure(Kernel& kernel, size_t number, nb::handle function) {
     const int64_t first = kernel.part->first;
     const size_t size = kernel.part->rows.size(), all = size_t(points), scored = kernel.scored.size();
     auto [old_values, old_kinds] = copied_costs(0, points, first, first + int64_t(size));
-    std::vector<double> of_kinds;
-    for (size_t row = 0; row < 2 * EstimateKind::kFigures; row++)
-        for (const EstimateKind& each : kinds)
-            of_kinds.push_back(each.of[row / EstimateKind::kFigures][row % EstimateKind::kFigures]);
-    const nb::object changed =
-        function(number, numpy<double, 3>(std::move(old_values), {3, all, size}),
-                 numpy<int32_t, 3>(std::move(old_kinds), {2, all, size}),
-                 numpy<double, 3>(std::move(of_kinds), {2, EstimateKind::kFigures, kinds.size()}), numpy(kernel.scored),
-                 numpy<float, 2>(kernel.prediction.features,
-                                 {scored, scored == 0 ? 0 : kernel.prediction.features.size() / scored}));
+    const nb::object changed = function(
+        number, numpy<double, 3>(std::move(old_values), {3, all, size}),
+        numpy<int32_t, 3>(std::move(old_kinds), {2, all, size}), nb::cast(view_of(kinds)), numpy(kernel.scored),
+        numpy<float, 2>(kernel.prediction.features,
+                        {scored, scored == 0 ? 0 : kernel.prediction.features.size() / scored}));
     using Changed = std::tuple<Array<const double, 3>, Array<const int32_t, 3>, Array<const double, 3>>;
     const auto [new_values, new_kinds, new_figures] = nb::cast<Changed>(changed);
     require(new_values.shape(0) == 3 && new_values.shape(1) == all && new_values.shape(2) == size &&
@@ -344,7 +334,7 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
     // Candidates without an estimate at a point are infinite there. A comparison with NaN is false, so NaN fails.
     const auto lawful = [&](int64_t point, int64_t place) {
         const double latency = value(kSeconds, point, place) * (1.0 + kRounding), energy = value(kJoules, point, place);
-        return energy <= latency * limits_w[size_t(point)] && energy > 0.0 && latency >= least_s &&
+        return energy <= latency * limits_w[point] && energy > 0.0 && latency >= least_s &&
                latency * limited(costs::kClockHz, point, place) >= roof_clk;
     };
     // The analytical model already keeps power limits, and its time bounds hold at all points, so check one point.
@@ -359,7 +349,7 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
         for (int64_t point = 0; point < points; point++) {
             if (lawful(point, place)) continue;
             if (kernel != nullptr) {
-                const std::vector<int64_t>& measured = kernel->measured[size_t(point)];
+                const std::vector<int64_t>& measured = kernel->measured[point];
                 if (std::binary_search(measured.begin(), measured.end(), place - kernel->part->first)) continue;
             }
             const int64_t changed = estimate(point, place);
@@ -385,12 +375,12 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
                 for (int64_t quantity = 0; quantity < 2; quantity++)
                     kind_at(quantity, changed) = before.empty() ? kAnalyticalKind : kinds_before[index(quantity)];
             }
-            const double raised = maximum(bound_s / latency, 1.0), limit_w = limits_w[size_t(point)];
+            const double raised = maximum(bound_s / latency, 1.0), limit_w = limits_w[point];
             // At the default limit, only the power is wrong: recorded times already include the effect of the limit.
             const double drawn_w = energy / latency;
             const bool over = drawn_w > limit_w;
             double slower = 1.0, share = 1.0;
-            if (over && !is_default[size_t(point)])
+            if (over && !is_default[point])
                 slower = slowdown(
                     drawn_w, limited(costs::kStaticJ, point, place) / limited(costs::kLatencyS, point, place), limit_w);
             slower *= raised;
@@ -408,11 +398,7 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
 // kernels that a model learned on this GPU. Compare times at the default power limit and clock, so that a config's cost
 // does not depend on the other operating points of the query.
 void Ranking::compare_with_references(int64_t problem) {
-    struct Unchecked {
-        Kernel* kernel;
-        double best_s;
-    };
-    std::vector<Unchecked> unchecked;
+    std::vector<std::pair<Kernel*, double>> unchecked;  // with the time of the fastest config
     std::vector<Reference> references;
     const auto figure = [&](Figure row) { return this->figure(problem, row); };
     const bool has_baseline = !std::isnan(figure(kBaselineS));
@@ -422,23 +408,20 @@ void Ranking::compare_with_references(int64_t problem) {
     double least_s = kInfinity;
     for (size_t number = 0; number < kernels.size(); number++) {
         Kernel& kernel = kernels[number];
-        kernel.shrinkages[size_t(problem)].deviation = figure(kUnmeasuredDeviation);
+        kernel.shrinkages[problem].deviation = figure(kUnmeasuredDeviation);
         const int64_t first = kernel.first(problem), end = kernel.first(problem + 1);
         if (first == end) continue;
         int64_t best = first;
         double best_s = kInfinity;
         for (int64_t place = first; place < end; place++) {
             double seconds = value(kSeconds, 0, place);
-            if (!default_s.empty()) seconds *= default_s[size_t(place)] / limited(costs::kLatencyS, 0, place);
+            if (!default_s.empty()) seconds *= default_s[place] / limited(costs::kLatencyS, 0, place);
             if (seconds < best_s) best = place, best_s = seconds;
         }
         if (!kernel.ran()) {
             unchecked.push_back({&kernel, best_s});
         } else if (kernel.of_gpu() && kernel.triton) {
-            const double* const of = kind_of(kSeconds, 0, best);
-            references.push_back({best_s,
-                                  std::log(of[EstimateKind::kAbove] * of[EstimateKind::kBelow]) / (2.0 * kDeviations),
-                                  false, int64_t(number)});
+            references.push_back({best_s, deviation_of(kind_of(kSeconds, 0, best)), false, int64_t(number)});
             least_s = std::min(least_s, best_s);
         }
     }
@@ -447,10 +430,10 @@ void Ranking::compare_with_references(int64_t problem) {
     if (!has_baseline && figure(kPhysicalHighS) < least_s)
         references = {{figure(kPhysicalS), figure(kPhysicalDeviation), true, Reference::kPhysics}};
     const Reference fastest = fastest_reference(references);
-    for (const Unchecked& each : unchecked) {
-        Shrinkage& own = each.kernel->shrinkages[size_t(problem)];
-        own = shrinkage_of(figure(kWholeDeviation), each.best_s, fastest);
-        if (own.lead > 0.0) raise(*each.kernel, problem, own);
+    for (const auto& [kernel, best_s] : unchecked) {
+        Shrinkage& own = kernel->shrinkages[problem];
+        own = shrinkage_of(figure(kWholeDeviation), best_s, fastest);
+        if (own.lead > 0.0) raise(*kernel, problem, own);
     }
 }
 
@@ -468,13 +451,12 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage)
             each_estimated(point, first, end, [&](int64_t, int64_t index) {
                 value_at(quantity, index) *= factor;
                 int32_t& number = kind_at(quantity, index);
-                int32_t& new_number = raised[size_t(number)];
+                int32_t& new_number = raised[number];
                 if (new_number < 0) {
-                    EstimateKind each = kinds[size_t(number)];
+                    EstimateKind each = kinds[number];
                     for (auto& of : each.of) {
-                        of[EstimateKind::kBelow] = wide,
-                        of[EstimateKind::kAbove] = maximum(of[EstimateKind::kAbove] / factor, wide);
-                        of[EstimateKind::kOwn] = minimum(of[EstimateKind::kOwn], own);
+                        of.below = wide, of.above = maximum(of.above / factor, wide);
+                        of.own = minimum(of.own, own);
                     }
                     new_number = int32_t(kinds.size());
                     kinds.push_back(each);
@@ -486,34 +468,33 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage)
 // Set the factors that multiply a kernel's costs in comparisons with configs that were run. An unmeasured config beats
 // a measured config, or a config that a model learned on this GPU, only if its lead is larger than its error.
 void Ranking::set_risk(Kernel& kernel, int64_t problem) {
-    const double deviation = kernel.shrinkages[size_t(problem)].deviation, unsure = std::exp(kCertain * deviation);
+    const double deviation = kernel.shrinkages[problem].deviation, unsure = std::exp(kCertain * deviation);
     const int64_t first = kernel.first(problem), end = kernel.first(problem + 1);
     const bool is_measured = kernel.most_measured > 0, same = kernel.model == nullptr && !is_measured;
     for (int64_t place = first; place < end; place++) {
-        double& factor = risk[size_t(place)];
+        double& factor = risk[place];
         factor = unsure;
         if (same) continue;
-        const double* const of = kind_of(kSeconds, 0, place);
+        const Interval& of = kind_of(kSeconds, 0, place);
         if (kernel.of_gpu()) {
-            if (of[EstimateKind::kSource] == kLearned) factor = 1.0;
+            if (of.source == kLearned) factor = 1.0;
             continue;
         }
-        double own =
-            minimum(std::log(of[EstimateKind::kAbove] * of[EstimateKind::kBelow]) / (2.0 * kDeviations), deviation);
+        double own = minimum(deviation_of(of), deviation);
         // The interval of the analytical model covers errors within one kernel. In a comparison with kernels of other
         // authors, the differences between kernels add to the error.
-        if (!is_measured && of[EstimateKind::kSource] == kPredicted) own = deviation;
+        if (!is_measured && of.source == kPredicted) own = deviation;
         factor = std::exp(kCertain * own);
     }
     for (const std::vector<int64_t>& positions : kernel.measured)
-        for (const int64_t position : positions) risk[size_t(first + position)] = 1.0;
+        for (const int64_t position : positions) risk[first + position] = 1.0;
 }
 
 std::pair<double, int64_t> Ranking::running(size_t kernel, int64_t point, int64_t place) const {
     require(kernel < kernels.size() && point >= 0 && point < points && place >= 0 && place < count,
             "running: expected a candidate");
     const double clock_hz = limited(costs::kClockHz, point, place);
-    int64_t resource = int64_t(costs.longest[size_t(count + place)]);
+    int64_t resource = int64_t(costs.longest[count + place]);
     if (resource != kLaunchOverhead) {
         const Table<const double> nominal = costs.nominal(place, 1);
         // The nominal time of the core is for the boost clock, so convert it to the actual clock.
@@ -618,11 +599,7 @@ const Binding kBinding([](nb::module_& module) {
                          return numpy<double, 3>(std::move(costs),
                                                  {size_t(costs::kCostRows), size_t(of.points), size_t(of.count)});
                      })
-        .def_prop_ro("kinds",
-                     [](Ranking& of) {
-                         return View<double>(&of.kinds[0].of[0][0], {2, EstimateKind::kFigures, of.kinds.size()}, {},
-                                             {EstimateKind::kFigures, 1, 2 * EstimateKind::kFigures});
-                     })
+        .def_prop_ro("kinds", [](Ranking& of) { return view_of(of.kinds); })
         .def_prop_ro("risk", [](Ranking& of) { return View<double>(of.risk.data(), {of.risk.size()}); })
         .def_prop_ro("violated", &violated)
         // Fields of `Shrinkage` of a kernel on a problem.

@@ -3,16 +3,21 @@
 
 #include "costs.h"
 #include "learned_model.h"
-#include "selection.h"
 
 namespace kernrec::query {
 
-// Interval and source of estimates of one kind, for latency and energy. The 90 % interval goes from value / kBelow to
-// value * kAbove. kOwn: logarithmic half-width of the interval of the error that configs of a kernel do not share.
-struct EstimateKind {
-    enum : size_t { kBelow, kAbove, kSource, kOwn, kFigures };
-    double of[2][kFigures];
+// Interval and source of an estimate. The 90 % interval goes from value / below to value * above.
+struct Interval {
+    double below, above;
+    double source;
+    double own;  // logarithmic half-width of the interval of the error that configs of a kernel do not share
 };
+
+// Intervals of the latency and the energy of estimates of one kind.
+struct EstimateKind {
+    Interval of[2];
+};
+constexpr size_t kIntervalFields = sizeof(Interval) / sizeof(double);
 
 // Values in `SOURCES` of kernrec/model/analytical/spread.py.
 constexpr double kPredicted = 0.0, kTransferred = 1.0, kLearned = 2.0, kMeasured = 3.0;
@@ -24,6 +29,9 @@ constexpr int32_t kAnalyticalKind = 0;  // index in `kinds_` of the analytical m
 constexpr double kDeviations = 1.645;  // half-width of a 90 % interval in standard deviations
 // Default fraction of a prediction's variance due to the config's own error (kernrec/recommender/estimate/costs.py).
 constexpr double kOwnShare = 0.35;
+
+// Return the standard deviation of the logarithm of an estimate.
+inline double deviation_of(const Interval& of) { return std::log(of.above * of.below) / (2.0 * kDeviations); }
 
 // Fastest recorded time of a problem.
 struct Reference {
@@ -82,46 +90,44 @@ struct Ranking {
         bool ran() const { return trained || most_measured > 0; }
         bool of_gpu() const { return trained && most_measured == 0; }
         // Places of the candidates on a problem: from `first(problem)` to `first(problem + 1)`.
-        int64_t first(int64_t problem) const { return part->first + part->starts[size_t(problem)]; }
+        int64_t first(int64_t problem) const { return part->first + part->starts[problem]; }
     };
 
     // Return the index of a candidate's estimate at a point among all estimates of a quantity; -1 if it has none.
     int64_t estimate(int64_t point, int64_t place) const {
         if (point == 0) return place;
-        const int32_t slot = slots[size_t(place)];
+        const int32_t slot = slots[place];
         return slot < 0 ? -1 : count + (point - 1) * int64_t(swept.size()) + slot;
     }
     double estimated(int64_t quantity, int64_t estimate) const {
-        return estimate < 0 ? kInfinity : values[size_t(quantity * estimates + estimate)];
+        return estimate < 0 ? kInfinity : values[quantity * estimates + estimate];
     }
     double value(int64_t quantity, int64_t point, int64_t place) const {
         return estimated(quantity, estimate(point, place));
     }
     int32_t kind(int64_t quantity, int64_t point, int64_t place) const {
         const int64_t index = estimate(point, place);
-        return index < 0 ? kAnalyticalKind : kind_numbers[size_t(quantity * estimates + index)];
+        return index < 0 ? kAnalyticalKind : kind_numbers[quantity * estimates + index];
     }
-    double& value_at(int64_t quantity, int64_t estimate) { return values[size_t(quantity * estimates + estimate)]; }
-    int32_t& kind_at(int64_t quantity, int64_t estimate) {
-        return kind_numbers[size_t(quantity * estimates + estimate)];
+    double& value_at(int64_t quantity, int64_t estimate) { return values[quantity * estimates + estimate]; }
+    int32_t& kind_at(int64_t quantity, int64_t estimate) { return kind_numbers[quantity * estimates + estimate]; }
+    const Interval& kind_of(int64_t quantity, int64_t point, int64_t place) const {
+        return kinds[kind(quantity, point, place)].of[quantity];
     }
-    const double* kind_of(int64_t quantity, int64_t point, int64_t place) const {
-        return kinds[size_t(kind(quantity, point, place))].of[quantity];
-    }
-    double figure(int64_t problem, Figure row) const { return figures[size_t(problem * kFigures + row)]; }
+    double figure(int64_t problem, Figure row) const { return figures[problem * kFigures + row]; }
     // Return the lower end of a latency's interval. That of a prediction is not below the minimum time of the problem
     // at the highest clock.
     double low_s(int64_t problem, int64_t point, int64_t place) const {
         const double latency = value(kSeconds, point, place);
-        const double* const of = kind_of(kSeconds, point, place);
-        if (of[EstimateKind::kSource] == kMeasured) return latency / of[EstimateKind::kBelow];
-        const double least_s = maximum(figure(problem, kLeastS), figure(problem, kRoofClk) / highest_hz[size_t(point)]);
-        return maximum(latency / of[EstimateKind::kBelow], minimum(least_s, latency));
+        const Interval& of = kind_of(kSeconds, point, place);
+        if (of.source == kMeasured) return latency / of.below;
+        const double least_s = maximum(figure(problem, kLeastS), figure(problem, kRoofClk) / highest_hz[point]);
+        return maximum(latency / of.below, minimum(least_s, latency));
     }
     // Return a cost of the analytical model, or infinity if the candidate was not estimated at the point.
     double limited(int64_t row, int64_t point, int64_t place) const {
-        if (point == 0) return costs.limited[size_t(row * count + place)];
-        const int32_t slot = slots[size_t(place)];
+        if (point == 0) return costs.limited[row * count + place];
+        const int32_t slot = slots[place];
         if (slot < 0) return kInfinity;
         return swept_costs[size_t(row * (points - 1) + point - 1) * swept.size() + size_t(slot)];
     }

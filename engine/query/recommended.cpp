@@ -1,6 +1,7 @@
 // Answers from ranked candidates: selection, rows of similar configs, ranks, and the figures of each recommendation.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <unordered_map>
 
 #include "ranking.h"
@@ -13,6 +14,158 @@ constexpr double kSame = 0.005;
 // Number of candidates examined per requested row, because most of the best candidates are alike.
 constexpr int64_t kListed = 8;
 constexpr int64_t kWhole = 1 << 20;  // exceeds the size of any front
+
+// Objectives in the order of `Objective` in kernrec/recommender/request.py.
+enum class Objective : int64_t { kPareto, kLatency, kEnergy, kEdp };
+
+struct Bounds {
+    Objective objective;
+    int64_t top;
+    double max_power_w, max_slowdown;  // infinite: no bound
+    int64_t source;                    // index of the only source that counts; -1: all
+};
+
+// Candidate at an operating point.
+struct Pick {
+    int64_t point, position;
+};
+
+double value_of(Objective objective, double latency, double energy) {
+    if (objective == Objective::kEdp) return energy * latency;
+    return objective == Objective::kEnergy ? energy : latency;
+}
+
+// Costs of `count` candidates at some operating points, point by point.
+struct PickCosts {
+    int64_t count = 0;
+    std::vector<double> latency, energy;
+    std::vector<double> power, source;  // filled only if `bounded`; source of the latency
+    std::vector<int64_t> places;        // index of each entry in (points, count); empty if no entry is missing
+};
+
+// Return whether any bound excludes candidates.
+bool bounded(const Bounds& bounds) {
+    return bounds.max_power_w < kInfinity || bounds.max_slowdown < kInfinity || bounds.source >= 0;
+}
+
+// Thrown if no candidate keeps the bounds.
+struct Unreachable {
+    double least_w;  // lowest power of any candidate; NaN if no candidate has the source
+};
+
+int64_t lowest(const Row<const double>& values) {
+    int64_t best = 0;
+    double least = values[0];
+    for (int64_t i = 1; i < values.size; i++)
+        if (values[i] < least) best = i, least = values[i];
+    return best;
+}
+
+// Make the costs of entries infinite that do not keep the bounds.
+void exclude(PickCosts& costs, const Bounds& bounds) {
+    std::vector<uint8_t> allowed(costs.latency.size(), 1);
+    const auto keep = [&](auto allows) {
+        for (size_t i = 0; i < allowed.size(); i++) allowed[i] = allowed[i] && allows(i);
+        return std::find(allowed.begin(), allowed.end(), 1) != allowed.end();
+    };
+    if (bounds.source >= 0 && !keep([&](size_t i) { return costs.source[i] == double(bounds.source); }))
+        throw Unreachable{std::numeric_limits<double>::quiet_NaN()};
+    if (bounds.max_power_w < kInfinity && !keep([&](size_t i) { return costs.power[i] <= bounds.max_power_w; }))
+        throw Unreachable{*std::min_element(costs.power.begin(), costs.power.end())};
+    double least_s = kInfinity;
+    for (size_t i = 0; i < allowed.size(); i++)
+        if (allowed[i]) least_s = std::min(least_s, costs.latency[i]);
+    if (bounds.max_slowdown < kInfinity)
+        keep([&](size_t i) { return costs.latency[i] <= least_s * (1.0 + bounds.max_slowdown); });
+    for (size_t i = 0; i < allowed.size(); i++)
+        if (!allowed[i]) costs.latency[i] = costs.energy[i] = kInfinity;
+}
+
+// Return the candidates with the lowest values, each at its best operating point. Of equal values, the first wins.
+std::vector<Pick> least(const std::vector<double>& value, int64_t count, int64_t top) {
+    const int64_t points = int64_t(value.size()) / count;
+    std::vector<double> best(value.begin(), value.begin() + count);
+    std::vector<int64_t> best_point(size_t(count), 0);
+    std::vector<std::pair<double, int64_t>> order;
+    for (int64_t point = 1; point < points; point++)
+        for (int64_t i = 0; i < count; i++)
+            if (const double other = value[point * count + i]; other < best[i]) best[i] = other, best_point[i] = point;
+    if (top == 1) {
+        order.push_back({0.0, lowest(best)});
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            if (std::isfinite(best[i])) order.push_back({best[i], i});
+        const auto end = order.begin() + std::min<int64_t>(top, int64_t(order.size()));
+        std::nth_element(order.begin(), end, order.end());
+        std::sort(order.begin(), end);
+        order.erase(end, order.end());
+    }
+    std::vector<Pick> picks;
+    for (const auto& [value, i] : order) picks.push_back({best_point[i], i});
+    return picks;
+}
+
+// Return the Pareto-optimal candidates, fastest first; only the first of equal candidates.
+std::vector<int64_t> pareto_front(const Row<const double>& latency, const Row<const double>& energy) {
+    std::vector<int64_t> front;
+    if (latency.size == 0) return front;
+    // Before sorting, remove candidates slower than the lowest-energy candidate, or using more energy than the fastest.
+    const double most_s = latency[lowest(energy)], most_j = energy[lowest(latency)];
+    std::vector<std::tuple<double, double, int64_t>> between;  // costs and number of a candidate
+    for (int64_t i = 0; i < latency.size; i++)
+        if (latency[i] <= most_s && energy[i] <= most_j) between.push_back({latency[i], energy[i], i});
+    std::sort(between.begin(), between.end());
+    double least_j = kInfinity;
+    for (const auto& [seconds, joules, i] : between)
+        if (joules < least_j) front.push_back(i), least_j = joules;
+    return front;
+}
+
+// Return at most `count` points of a front: both ends, then repeatedly the point farthest from the selected points. For
+// a single point, return the one with the lowest energy-delay product.
+std::vector<int64_t> spread(const std::vector<int64_t>& front, const Row<const double>& latency,
+                            const Row<const double>& energy, int64_t count) {
+    const size_t size = front.size();
+    if (int64_t(size) <= count) return front;
+    if (count == 1) {
+        const auto edp = [&](int64_t i) { return latency[i] * energy[i]; };
+        const auto less = [&](int64_t i, int64_t other) { return edp(i) < edp(other); };
+        return {*std::min_element(front.begin(), front.end(), less)};
+    }
+    std::vector<double> x(size), y(size), distance(size);
+    for (size_t i = 0; i < size; i++) x[i] = std::log(latency[front[i]]), y[i] = std::log(energy[front[i]]);
+    const auto apart = [&](size_t i, size_t other) { return std::hypot(x[i] - x[other], y[i] - y[other]); };
+    for (size_t i = 0; i < size; i++) distance[i] = minimum(apart(i, 0), apart(i, size - 1));
+    std::vector<size_t> chosen{0, size - 1};
+    while (int64_t(chosen.size()) < count) {
+        const size_t far = size_t(std::max_element(distance.begin(), distance.end()) - distance.begin());
+        chosen.push_back(far);
+        for (size_t i = 0; i < size; i++) distance[i] = minimum(distance[i], apart(i, far));
+    }
+    std::sort(chosen.begin(), chosen.end());
+    std::vector<int64_t> result;
+    for (const size_t i : chosen) result.push_back(front[i]);
+    return result;
+}
+
+// Return at most `top` picks, best first; for a Pareto front, fastest first.
+//
+// Throws `Unreachable` if no candidate keeps the bounds.
+std::vector<Pick> select(PickCosts costs, const Bounds& bounds) {
+    if (bounded(bounds)) exclude(costs, bounds);
+    const Row<const double> seconds(costs.latency), joules(costs.energy);
+    if (bounds.objective != Objective::kPareto) {
+        std::vector<double> value(costs.latency.size());
+        for (int64_t i = 0; i < seconds.size; i++) value[i] = value_of(bounds.objective, seconds[i], joules[i]);
+        return least(value, costs.count, bounds.top);
+    }
+    std::vector<Pick> picks;
+    for (const int64_t i : spread(pareto_front(seconds, joules), seconds, joules, bounds.top)) {
+        const int64_t place = costs.places.empty() ? i : costs.places[i];
+        picks.push_back({place / costs.count, place % costs.count});
+    }
+    return picks;
+}
 
 // Interval of each cost that decides a rank: latency, energy or both.
 struct Deciding {
@@ -44,7 +197,7 @@ std::vector<Rank> ranks_of(const std::vector<Deciding>& deciding) {
         if (!deciding[i].exact) continue;
         if (leader < deciding.size() && deciding[leader].overlaps(deciding[i])) {
             ranks[i].number = ranks[leader].number;
-            tied[size_t(ranks[i].number)] = 1;
+            tied[ranks[i].number] = 1;
         } else {
             leader = i;
         }
@@ -52,7 +205,7 @@ std::vector<Rank> ranks_of(const std::vector<Deciding>& deciding) {
     for (size_t i = 0; i < deciding.size(); i++) {
         const bool follows = i > 0 && deciding[i - 1].overlaps(deciding[i]);
         const bool precedes = i + 1 < deciding.size() && deciding[i].overlaps(deciding[i + 1]);
-        ranks[i].ambiguous = deciding[i].exact ? tied[size_t(ranks[i].number)] != 0 : follows || precedes;
+        ranks[i].ambiguous = deciding[i].exact ? tied[ranks[i].number] != 0 : follows || precedes;
     }
     return ranks;
 }
@@ -62,13 +215,13 @@ std::vector<Rank> ranks_of(const std::vector<Deciding>& deciding) {
 struct Candidates {
     Candidates(const Ranking& ranking, int64_t problem, int64_t first_kernel, int64_t end_kernel, int64_t first_point,
                int64_t end_point)
-        : of_(ranking), problem_(problem), first_point_(first_point), points_(end_point - first_point) {
-        require(problem >= 0 && problem < of_.problems && first_kernel >= 0 &&
-                    end_kernel <= int64_t(of_.kernels.size()) && first_point >= 0 && points_ > 0 &&
-                    end_point <= of_.points,
+        : ranking_(ranking), problem_(problem), first_point_(first_point), points_(end_point - first_point) {
+        require(problem >= 0 && problem < ranking_.problems && first_kernel >= 0 &&
+                    end_kernel <= int64_t(ranking_.kernels.size()) && first_point >= 0 && points_ > 0 &&
+                    end_point <= ranking_.points,
                 "candidates: expected a problem, kernels and points of the ranking");
         for (size_t number = size_t(first_kernel); number < size_t(std::max(end_kernel, first_kernel)); number++) {
-            const Ranking::Kernel& kernel = of_.kernels[number];
+            const Ranking::Kernel& kernel = ranking_.kernels[number];
             const int64_t first = kernel.first(problem), size = kernel.first(problem + 1) - first;
             if (size == 0) continue;
             segments_.push_back({&kernel, number, count, first, size});
@@ -84,7 +237,7 @@ struct Candidates {
         for (const Segment& own : segments_)
             for (int64_t place = own.first; place < own.first + own.size; place++)
                 if (const double cost =
-                        of_.value(kSeconds, first_point_, place) * (any_ran ? of_.risk[size_t(place)] : 1.0);
+                        ranking_.value(kSeconds, first_point_, place) * (any_ran ? ranking_.risk[place] : 1.0);
                     cost < least)
                     best = own.start + place - own.first, least = cost;
         return best;
@@ -94,47 +247,6 @@ struct Candidates {
     std::pair<size_t, double> fastest_kernel() const {
         const Pick best{0, fastest()};
         return {locate(best.position).segment.number, value(kSeconds, best)};
-    }
-
-    std::vector<Pick> select(const Bounds& bounds, int64_t first) const {
-        require(count > 0 && first >= 0 && first < points_ && bounds.top > 0, "select: expected candidates");
-        const bool measured = any_measured && points_ - first > 1, bounded = query::bounded(bounds);
-        // On a front, skip candidates without an estimate at a point.
-        const bool every = bounded || bounds.objective != Objective::kPareto;
-        PickCosts costs;
-        costs.count = count;
-        const size_t most = every ? size_t(count * (points_ - first)) : 0;
-        costs.latency.reserve(most), costs.energy.reserve(most);
-        // Costs of the fastest candidate so far, and of the candidate with the lowest energy.
-        double least_s = kInfinity, its_j = kInfinity, least_j = kInfinity, its_s = kInfinity;
-        for (int64_t point = first_point_ + first; point < first_point_ + points_; point++)
-            for (const Segment& each : segments_) {
-                const auto add = [&](int64_t place, int64_t index) {
-                    if (every) index = of_.estimate(point, place);
-                    const double seconds = of_.estimated(kSeconds, index);
-                    if (!every && !(seconds < kInfinity)) return;
-                    double factor = any_ran ? of_.risk[size_t(place)] : 1.0, source = 0.0;
-                    if (measured || bounded) source = of_.kind_of(kSeconds, point, place)[EstimateKind::kSource];
-                    // A limit above the power draw has the same prediction as the default limit. Prefer the measured
-                    // point.
-                    if (measured && source == kMeasured) factor *= 1.0 - 1e-9;
-                    const double cost_s = seconds * factor, cost_j = of_.estimated(kJoules, index) * factor;
-                    if (!every) {
-                        // Either of the two may exclude a candidate from the front, without a copy of all costs.
-                        if ((cost_s >= least_s && cost_j > its_j) || (cost_j >= least_j && cost_s > its_s)) return;
-                        if (cost_s <= least_s) least_s = cost_s, its_j = cost_j;
-                        if (cost_j <= least_j) least_j = cost_j, its_s = cost_s;
-                        costs.places.push_back((point - first_point_) * count + each.start + place - each.first);
-                    }
-                    costs.latency.push_back(cost_s), costs.energy.push_back(cost_j);
-                    if (bounded) costs.power.push_back(of_.estimated(kWatts, index)), costs.source.push_back(source);
-                };
-                of_.each_estimated(every ? 0 : point, each.first, each.first + each.size, add);
-            }
-        std::vector<Pick> picks = query::select(std::move(costs), bounds);
-        if (every)
-            for (Pick& pick : picks) pick.point += first;
-        return picks;
     }
 
     // Return (operating point, slowdown, fraction of energy saved) of a candidate: the point that saves the most energy
@@ -155,7 +267,7 @@ struct Candidates {
     // Return the number of a candidate's kernel, and its fields of `NominalCosts`.
     nb::tuple nominal(int64_t position) const {
         const Place located = locate(position);
-        const Table<const double> costs = of_.costs.nominal(located.place, 1);
+        const Table<const double> costs = ranking_.costs.nominal(located.place, 1);
         return nb::make_tuple(located.segment.number, costs(0, 0), costs(1, 0), costs(2, 0), costs(3, 0), costs(4, 0));
     }
 
@@ -210,7 +322,49 @@ struct Candidates {
     }
 
     double value(Cost quantity, const Pick& pick) const {
-        return of_.value(quantity, first_point_ + pick.point, locate(pick.position).place);
+        return ranking_.value(quantity, first_point_ + pick.point, locate(pick.position).place);
+    }
+
+    std::vector<Pick> select(const Bounds& bounds, int64_t first) const {
+        require(count > 0 && first >= 0 && first < points_ && bounds.top > 0, "select: expected candidates");
+        const bool measured = any_measured && points_ - first > 1, bounded = query::bounded(bounds);
+        // On a front, skip candidates without an estimate at a point.
+        const bool every = bounded || bounds.objective != Objective::kPareto;
+        PickCosts costs;
+        costs.count = count;
+        const size_t most = every ? size_t(count * (points_ - first)) : 0;
+        costs.latency.reserve(most), costs.energy.reserve(most);
+        // Costs of the fastest candidate so far, and of the candidate with the lowest energy.
+        double least_s = kInfinity, its_j = kInfinity, least_j = kInfinity, its_s = kInfinity;
+        for (int64_t point = first_point_ + first; point < first_point_ + points_; point++)
+            for (const Segment& each : segments_) {
+                const auto add = [&](int64_t place, int64_t index) {
+                    if (every) index = ranking_.estimate(point, place);
+                    const double seconds = ranking_.estimated(kSeconds, index);
+                    if (!every && !(seconds < kInfinity)) return;
+                    double factor = any_ran ? ranking_.risk[place] : 1.0, source = 0.0;
+                    if (measured || bounded) source = ranking_.kind_of(kSeconds, point, place).source;
+                    // A limit above the power draw has the same prediction as the default limit. Prefer the measured
+                    // point.
+                    if (measured && source == kMeasured) factor *= 1.0 - 1e-9;
+                    const double cost_s = seconds * factor, cost_j = ranking_.estimated(kJoules, index) * factor;
+                    if (!every) {
+                        // Either of the two may exclude a candidate from the front, without a copy of all costs.
+                        if ((cost_s >= least_s && cost_j > its_j) || (cost_j >= least_j && cost_s > its_s)) return;
+                        if (cost_s <= least_s) least_s = cost_s, its_j = cost_j;
+                        if (cost_j <= least_j) least_j = cost_j, its_s = cost_s;
+                        costs.places.push_back((point - first_point_) * count + each.start + place - each.first);
+                    }
+                    costs.latency.push_back(cost_s), costs.energy.push_back(cost_j);
+                    if (bounded)
+                        costs.power.push_back(ranking_.estimated(kWatts, index)), costs.source.push_back(source);
+                };
+                ranking_.each_estimated(every ? 0 : point, each.first, each.first + each.size, add);
+            }
+        std::vector<Pick> picks = query::select(std::move(costs), bounds);
+        if (every)
+            for (Pick& pick : picks) pick.point += first;
+        return picks;
     }
 
     // Return the picks of a query.
@@ -234,7 +388,7 @@ struct Candidates {
             latency.push_back(value(kSeconds, row.pick)), energy.push_back(value(kJoules, row.pick));
         }
         std::vector<Row> some;
-        for (const int64_t i : spread(every, latency, energy, bounds.top)) some.push_back(result[size_t(i)]);
+        for (const int64_t i : spread(every, latency, energy, bounds.top)) some.push_back(result[i]);
         return some;
     }
 
@@ -274,8 +428,7 @@ struct Candidates {
             const double cost = std::log(value_of(objective, latency, energy));
             const std::pair<double, double> log{cost, objective == Objective::kPareto ? std::log(energy) : cost};
             std::vector<size_t>& among = leaders[{segment.number, pick.point}];
-            const bool is_measured =
-                of_.kind_of(kSeconds, first_point_ + pick.point, place)[EstimateKind::kSource] == kMeasured;
+            const bool is_measured = ranking_.kind_of(kSeconds, first_point_ + pick.point, place).source == kMeasured;
             const auto similar = [&, row = row, &kernel = kernel](size_t leader) {
                 const size_t other = numbers[leader];
                 const bool same = same_code(kernel, row, configs[other]);
@@ -300,7 +453,7 @@ struct Candidates {
     // Return a candidate's config in the kernel's space.
     static int64_t config(const Segment& segment, int64_t place) {
         const Costs::Part& part = *segment.kernel->part;
-        return part.rows[size_t(place - part.first)];
+        return part.rows[place - part.first];
     }
 
     static bool same_code(const Kernel& kernel, int64_t row, int64_t other) {
@@ -311,7 +464,7 @@ struct Candidates {
 
     static int64_t differences(const Kernel& kernel, int64_t row, int64_t other) {
         int64_t count = 0;
-        for (const auto& digits : kernel.space.rows.digits) count += digits[size_t(row)] != digits[size_t(other)];
+        for (const auto& digits : kernel.space.rows.digits) count += digits[row] != digits[other];
         return count;
     }
 
@@ -325,10 +478,10 @@ struct Candidates {
         for (const Segment& each : segments_)
             for (int64_t point = first; point < points_ && missing[each.kernel->triton]; point++) {
                 const int64_t at = first_point_ + point;
-                of_.each_estimated(at, each.first, each.first + each.size, [&](int64_t place, int64_t) {
-                    if (!(of_.value(kWatts, at, place) <= bounds.max_power_w)) return;
+                ranking_.each_estimated(at, each.first, each.first + each.size, [&](int64_t place, int64_t) {
+                    if (!(ranking_.value(kWatts, at, place) <= bounds.max_power_w)) return;
                     const double cost =
-                        value_of(objective, of_.value(kSeconds, at, place), of_.value(kJoules, at, place));
+                        value_of(objective, ranking_.value(kSeconds, at, place), ranking_.value(kJoules, at, place));
                     if (cost < least || (cost == least && std::isfinite(cost) && point < best.point))
                         least = cost, best = {point, each.start + place - each.first};
                 });
@@ -360,13 +513,13 @@ struct Candidates {
         std::vector<Deciding> deciding;
         bool any_exact = false, many_kernels = false;
         const auto kind_of = [&](int64_t quantity, const Pick& pick) {
-            return of_.kind_of(quantity, first_point_ + pick.point, locate(pick.position).place);
+            return ranking_.kind_of(quantity, first_point_ + pick.point, locate(pick.position).place);
         };
         for (size_t i = 0; i < ranked; i++) {
             const Pick& pick = rows[i].pick;
             bool exact = true;
             for (int64_t quantity = first_quantity; quantity < end_quantity; quantity++)
-                exact = exact && kind_of(quantity, pick)[EstimateKind::kSource] == kMeasured;
+                exact = exact && kind_of(quantity, pick).source == kMeasured;
             deciding.push_back({exact, {}}), any_exact = any_exact || exact;
             many_kernels =
                 many_kernels || locate(pick.position).segment.number != locate(rows[0].pick.position).segment.number;
@@ -374,11 +527,10 @@ struct Candidates {
         for (size_t i = 0; i < ranked; i++)
             for (int64_t quantity = first_quantity; quantity < end_quantity; quantity++) {
                 const double expected = value(Cost(quantity), rows[i].pick);
-                const double* const of = kind_of(quantity, rows[i].pick);
-                const double low = expected / of[EstimateKind::kBelow], high = expected * of[EstimateKind::kAbove];
-                deciding[i].intervals.push_back(
-                    any_exact ? std::pair{low, high}
-                              : own_interval(expected, low, high, of[EstimateKind::kOwn], many_kernels));
+                const Interval& of = kind_of(quantity, rows[i].pick);
+                const double low = expected / of.below, high = expected * of.above;
+                deciding[i].intervals.push_back(any_exact ? std::pair{low, high}
+                                                          : own_interval(expected, low, high, of.own, many_kernels));
             }
         const std::vector<Rank> ranks = ranks_of(deciding);
         nb::list recommended, beside;
@@ -388,20 +540,20 @@ struct Candidates {
             const auto [segment, place] = locate(pick.position);
             const Costs::Part& part = *segment.kernel->part;
             const int64_t point = first_point_ + pick.point, row = config(segment, place);
-            const int64_t heuristic = segment.first + part.picks[size_t(problem_)];
+            const int64_t heuristic = segment.first + part.picks[problem_];
             const Rank rank = i < ranked ? ranks[i] : Rank{1, true};
             const bool exact = i < ranked && deciding[i].exact;
-            const auto [clock_hz, resource] = of_.running(segment.number, point, place);
-            const double risk = of_.risk[size_t(place)];
+            const auto [clock_hz, resource] = ranking_.running(segment.number, point, place);
+            const double risk = ranking_.risk[place];
             (i < ranked ? recommended : beside)
                 .append(nb::make_tuple(segment.number, pick.position, part.kernel->space.config(row), pick.point,
                                        rank.number, exact, rank.ambiguous, estimate(kSeconds, point, place, sources),
-                                       estimate(kJoules, point, place, sources), of_.value(kWatts, point, place),
+                                       estimate(kJoules, point, place, sources), ranking_.value(kWatts, point, place),
                                        clock_hz, resource, part.kernel->occupancy[row],
-                                       nb::make_tuple(of_.value(kSeconds, first_point_, heuristic),
-                                                      of_.value(kJoules, first_point_, heuristic)),
+                                       nb::make_tuple(ranking_.value(kSeconds, first_point_, heuristic),
+                                                      ranking_.value(kJoules, first_point_, heuristic)),
                                        rows[i].alike, risk,
-                                       of_.value(kSeconds, point, place) < fastest_s && pick.position != fastest &&
+                                       ranking_.value(kSeconds, point, place) < fastest_s && pick.position != fastest &&
                                            pick.point == 0 && risk > 1.0));
         }
         return nb::make_tuple(recommended, beside, nb::make_tuple(fastest_s, value(kJoules, {0, fastest})));
@@ -409,52 +561,34 @@ struct Candidates {
 
     // Return the value, the ends of the interval, the source, and the half-width of the own error of a cost.
     nb::tuple estimate(int64_t quantity, int64_t point, int64_t place, const nb::tuple& sources) const {
-        const double expected = of_.value(quantity, point, place);
-        const double* const of = of_.kind_of(quantity, point, place);
-        const double low =
-            quantity == kSeconds ? of_.low_s(problem_, point, place) : expected / of[EstimateKind::kBelow];
-        return nb::make_tuple(expected, low, expected * of[EstimateKind::kAbove],
-                              sources[size_t(of[EstimateKind::kSource])], of[EstimateKind::kOwn]);
+        const double expected = ranking_.value(quantity, point, place);
+        const Interval& of = ranking_.kind_of(quantity, point, place);
+        const double low = quantity == kSeconds ? ranking_.low_s(problem_, point, place) : expected / of.below;
+        return nb::make_tuple(expected, low, expected * of.above, sources[size_t(of.source)], of.own);
     }
 
-    const Ranking& of_;
+    const Ranking& ranking_;
     int64_t problem_, first_point_, points_;
     std::vector<Segment> segments_;
 };
 
-using BoundsTuple = std::tuple<int64_t, int64_t, double, double, int64_t>;
-
-// Call a function with the bounds. Return its result, or the lowest power of any candidate if none keeps the bounds.
-template <class F>
-nb::object within(const BoundsTuple& bounds, F function) {
-    const auto& [objective, top, max_power_w, max_slowdown, source] = bounds;
-    require(objective >= 0 && objective <= int64_t(Objective::kEdp), "bounds: expected an objective");
-    try {
-        return function(Bounds{Objective(objective), top, max_power_w, max_slowdown, source});
-    } catch (const Unreachable& error) {
-        return nb::float_(error.least_w);
-    }
-}
-
 const Binding kBinding([](nb::module_& module) {
     nb::class_<Candidates>(module, "Candidates")
         .def(nb::init<const Ranking&, int64_t, int64_t, int64_t, int64_t, int64_t>(), nb::keep_alive<1, 2>())
-        .def("recommended",
-             [](const Candidates& of, const BoundsTuple& bounds, int64_t first, bool each_config, bool by_code,
-                bool other_kind, const nb::tuple& sources) {
-                 return within(bounds, [&](const Bounds& all) -> nb::object {
-                     return of.recommended(all, first, each_config, by_code, other_kind, sources);
-                 });
-             })
-        .def("select",
-             [](const Candidates& of, const BoundsTuple& bounds, int64_t first) {
-                 return within(bounds, [&](const Bounds& all) -> nb::object {
-                     nb::list pairs;
-                     for (const Pick& pick : of.select(all, first))
-                         pairs.append(nb::make_tuple(pick.point, pick.position));
-                     return pairs;
-                 });
-             })
+        // Return the lowest power of any candidate if no candidate keeps the bounds.
+        .def(
+            "recommended",
+            [](const Candidates& of, const std::tuple<int64_t, int64_t, double, double, int64_t>& bounds, int64_t first,
+               bool each_config, bool by_code, bool other_kind, const nb::tuple& sources) -> nb::object {
+                const auto& [objective, top, max_power_w, max_slowdown, source] = bounds;
+                require(objective >= 0 && objective <= int64_t(Objective::kEdp), "bounds: expected an objective");
+                try {
+                    return of.recommended({Objective(objective), top, max_power_w, max_slowdown, source}, first,
+                                          each_config, by_code, other_kind, sources);
+                } catch (const Unreachable& error) {
+                    return nb::float_(error.least_w);
+                }
+            })
         .def("described", nb::overload_cast<int64_t, int64_t, const nb::tuple&>(&Candidates::described, nb::const_))
         .def_ro("count", &Candidates::count)
         .def_ro("any_ran", &Candidates::any_ran)
@@ -464,6 +598,10 @@ const Binding kBinding([](nb::module_& module) {
         .def("fastest", &Candidates::fastest)
         .def("fastest_kernel", &Candidates::fastest_kernel)
         .def("saving", &Candidates::saving);
+    module.def("pareto_front", [](const Row<const double>& latency, const Row<const double>& energy) {
+        require(latency.size == energy.size, "front: expected as many costs of each kind");
+        return numpy(pareto_front(latency, energy));
+    });
 });
 
 }  // namespace

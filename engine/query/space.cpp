@@ -27,7 +27,7 @@ Space::Space(std::vector<Tunable> tunables_of, Rows rows_of, nb::dict lets, nb::
 nb::dict Space::config(int64_t row) const {
     nb::dict values;
     for (size_t i = 0; i < config_names.size(); i++)
-        values[config_names[i]] = tunables.at(i).values[size_t(rows.digits[i].at(size_t(row)))];
+        values[config_names[i]] = tunables.at(i).values[rows.digits[i].at(size_t(row))];
     return values;
 }
 
@@ -58,7 +58,7 @@ Domain Space::groups(const std::vector<int64_t>& grouped) const {
             domain.index[row] = int32_t(std::lower_bound(sorted.begin(), sorted.end(), code[row]) - sorted.begin());
     }
     domain.first.assign(size_t(domain.size), 0);
-    for (size_t row = count; row-- > 0;) domain.first[size_t(domain.index[row])] = int32_t(row);
+    for (size_t row = count; row-- > 0;) domain.first[domain.index[row]] = int32_t(row);
     return domain;
 }
 
@@ -91,7 +91,7 @@ int32_t Space::made(Node node) {
     key.insert(key.end(), node.operands.begin(), node.operands.end());
     const auto [place, is_new] = made_.try_emplace(std::move(key), int32_t(nodes.size()));
     if (!is_new) return place->second;
-    const int64_t size = domains[size_t(node.domain)].size;
+    const int64_t size = domains[node.domain].size;
     if (node.dynamic) {
         node.place = dynamic_;
         dynamic_ += size;
@@ -119,7 +119,7 @@ int32_t Space::constant(nb::handle value) {
 }
 
 int32_t Space::spread(int32_t number, int32_t domain) {
-    Node node = nodes[size_t(number)];
+    Node node = nodes[number];
     if (node.domain == domain || node.domain <= 1) return number;
     node.operation = Operation::kSpread;
     node.operands = {number, -1, -1, -1};
@@ -137,7 +137,7 @@ int32_t Space::apply(Operation operation, const std::vector<int32_t>& operands) 
     const bool chooses = operation == Operation::kChoose;
     bool any_text = false, all_text = true, any_real = false;
     for (size_t i = chooses ? 1 : 0; i < operands.size(); i++) {
-        const Kind kind = nodes[size_t(operands[i])].kind;
+        const Kind kind = nodes[operands[i]].kind;
         any_text = any_text || kind == Kind::kText, all_text = all_text && kind == Kind::kText;
         any_real = any_real || kind == Kind::kReal;
     }
@@ -145,14 +145,14 @@ int32_t Space::apply(Operation operation, const std::vector<int32_t>& operands) 
         if (operation == Operation::kEqual) return refusal("compares text with a number");
         std::string shown;
         for (const int32_t operand : operands)
-            if (const Node& node = nodes[size_t(operand)]; node.operation == Operation::kText && shown.empty())
-                shown = " " + nb::cast<std::string>(nb::repr(texts[size_t(node.number)]));
+            if (const Node& node = nodes[operand]; node.operation == Operation::kText && shown.empty())
+                shown = " " + nb::cast<std::string>(nb::repr(texts[node.number]));
         return refusal("text" + shown + " where a number is expected");
     }
     if (any_real && form.whole && !form.real) return refusal(std::string(form.name) + " takes integers");
     Node node{operation};
     for (const int32_t operand : operands) {
-        const Node& from = nodes[size_t(operand)];
+        const Node& from = nodes[operand];
         node.support |= from.support;
         node.dynamic = node.dynamic || from.dynamic;
         node.depth = std::max(node.depth, from.depth + 2);

@@ -25,7 +25,7 @@ Rows taken(const Rows& rows, const std::vector<int64_t>& kept) {
     result.count = int64_t(kept.size());
     for (const auto& column : rows.digits) {
         auto& digits = result.digits.emplace_back();
-        for (const int64_t row : kept) digits.push_back(column[size_t(row)]);
+        for (const int64_t row : kept) digits.push_back(column[row]);
     }
     return result;
 }
@@ -50,7 +50,7 @@ Rows enumerated(const std::vector<Space::Tunable>& tunables, const std::optional
         rows.count = listed->rows;
         for (int64_t tunable = 0; tunable < listed->columns; tunable++) {
             const Row<const int64_t> column{&(*listed)(0, tunable), listed->rows, listed->row_step};
-            require(all_within(column, 0, int64_t(tunables[size_t(tunable)].values.size())),
+            require(all_within(column, 0, int64_t(tunables[tunable].values.size())),
                     "configs: expected values of the tunables");
             auto& digits = rows.digits.emplace_back();
             for (int64_t row = 0; row < column.size; row++) digits.push_back(int32_t(column[row]));
@@ -74,9 +74,9 @@ Rows enumerated(const std::vector<Space::Tunable>& tunables, const std::optional
 // Return the value of an expression: a text, or a number or array of integers or reals for the given rows (none: all).
 nb::object value_of(Space& space, int32_t number, Problem* problem, const std::optional<Places>& rows) {
     const Reader value = space.read(number, problem);
-    const Node& node = space.nodes[size_t(number)];
+    const Node& node = space.nodes[number];
     if (node.domain == 0) {
-        if (node.kind == Kind::kText) return space.texts[size_t(value.values[0])];
+        if (node.kind == Kind::kText) return space.texts[value.values[0]];
         return value.real ? nb::cast(value(0)) : nb::cast(value.values[0]);
     }
     require(node.kind != Kind::kText, "expression: text of many configs");
@@ -132,8 +132,7 @@ const Binding kBinding([](nb::module_& module) {
                  Problem problem(space, names, nb::dict(), false, 0.0, 0.0);
                  return !space.valid(&problem, {0}).empty();
              })
-        .def("fixed",
-             [](Space& space, nb::handle expression) { return !space.nodes[size_t(space.add(expression))].dynamic; })
+        .def("fixed", [](Space& space, nb::handle expression) { return !space.nodes[space.add(expression)].dynamic; })
         .def("digits",
              [](const Space& space, size_t tunable) {
                  const auto& digits = space.rows.digits.at(tunable);

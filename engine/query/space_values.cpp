@@ -98,8 +98,8 @@ int64_t* Space::registers(const Node& node, Problem* problem) {
 }
 
 void Space::compute(int32_t number, Problem* problem) {
-    const Node& node = nodes[size_t(number)];
-    uint8_t& done = node.dynamic ? problem->computed_[size_t(number)] : computed_[size_t(number)];
+    const Node& node = nodes[number];
+    uint8_t& done = node.dynamic ? problem->computed_[number] : computed_[number];
     if (done) return;
     try {
         execute(node, problem);
@@ -114,11 +114,11 @@ void Space::compute(int32_t number, Problem* problem) {
 
 void Space::execute(const Node& node, Problem* problem) {
     int64_t* const out = registers(node, problem);
-    const Domain& domain = domains[size_t(node.domain)];
+    const Domain& domain = domains[node.domain];
     const int64_t count = domain.size;
     const auto operand = [&](int number) {
-        const Node& from = nodes[size_t(node.operands[number])];
-        return Operand{registers(from, problem), domains[size_t(from.domain)].scalar ? 0 : 1, from.kind == Kind::kReal};
+        const Node& from = nodes[node.operands[number]];
+        return Operand{registers(from, problem), domains[from.domain].scalar ? 0 : 1, from.kind == Kind::kReal};
     };
     const auto read = [&](int number) {
         compute(node.operands[number], problem);
@@ -129,18 +129,17 @@ void Space::execute(const Node& node, Problem* problem) {
         case Operation::kText: out[0] = node.number; return;
         case Operation::kColumn: {
             if (node.number < 0) {
-                const auto& values = columns_[size_t(-1 - node.number)];
+                const auto& values = columns_[-1 - node.number];
                 std::copy(values.begin(), values.end(), out);
                 return;
             }
-            const auto& digits = rows.digits[size_t(node.number)];
-            const auto& values = tunables[size_t(node.number)].values;
-            for (int64_t i = 0; i < count; i++)
-                out[i] = values[size_t(digits[size_t(domain.first.empty() ? i : domain.first[size_t(i)])])];
+            const auto& digits = rows.digits[node.number];
+            const auto& values = tunables[node.number].values;
+            for (int64_t i = 0; i < count; i++) out[i] = values[digits[domain.first.empty() ? i : domain.first[i]]];
             return;
         }
         case Operation::kName: {
-            const nb::str& name = texts[size_t(node.number)];
+            const nb::str& name = texts[node.number];
             PyObject* const value = PyDict_GetItem(problem->names_.ptr(), name.ptr());
             if (!value) throw Refusal{std::string(" needs ") + name.c_str()};
             if (!nb::try_cast<int64_t>(nb::handle(value), out[0]))
@@ -148,13 +147,12 @@ void Space::execute(const Node& node, Problem* problem) {
                               ", expected an integer"};
             return;
         }
-        case Operation::kRefuse: throw Refusal{std::string(": ") + texts[size_t(node.number)].c_str()};
+        case Operation::kRefuse: throw Refusal{std::string(": ") + texts[node.number].c_str()};
         case Operation::kSpread: {
-            const Node& from = nodes[size_t(node.operands[0])];
+            const Node& from = nodes[node.operands[0]];
             const Operand a = read(0);
-            const auto& index = domains[size_t(from.domain)].index;
-            for (int64_t i = 0; i < count; i++)
-                out[i] = a.first[index[size_t(domain.first.empty() ? i : domain.first[size_t(i)])]];
+            const auto& index = domains[from.domain].index;
+            for (int64_t i = 0; i < count; i++) out[i] = a.first[index[domain.first.empty() ? i : domain.first[i]]];
             return;
         }
         case Operation::kBoth:
@@ -196,12 +194,12 @@ void Space::execute(const Node& node, Problem* problem) {
 
 Reader Space::read(int32_t number, Problem* problem) {
     require(number >= 0 && number < int32_t(nodes.size()), "expression: expected one of the space");
-    const Node& node = nodes[size_t(number)];
+    const Node& node = nodes[number];
     require(problem || !node.dynamic, "expression: expected a problem");
     if (problem && problem->values_.size() < size_t(dynamic_)) problem->values_.resize(size_t(dynamic_));
     if (problem && problem->computed_.size() < nodes.size()) problem->computed_.resize(nodes.size());
     compute(number, problem);
-    const Domain& domain = domains[size_t(node.domain)];
+    const Domain& domain = domains[node.domain];
     return {registers(node, problem), domain.index.empty() ? nullptr : domain.index.data(), domain.scalar ? 0 : 1,
             node.kind == Kind::kReal};
 }
@@ -209,7 +207,7 @@ Reader Space::read(int32_t number, Problem* problem) {
 void Space::set_conditions(const std::vector<int32_t>& conditions) {
     uint64_t support = 0;
     for (const int32_t number : conditions)
-        conditions_[nodes[size_t(number)].domain].push_back(number), support |= nodes[size_t(number)].support;
+        conditions_[nodes[number].domain].push_back(number), support |= nodes[number].support;
     tested_ = domain_of(support);
 }
 
@@ -227,10 +225,10 @@ std::vector<int64_t> Space::valid(Problem* problem, std::vector<int64_t> rows) {
         filtered.resize(count);
     };
     // Test one row of each combination of the conditions' tunables if few combinations exist.
-    const Domain& tested = domains[size_t(tested_)];
+    const Domain& tested = domains[tested_];
     std::vector<int64_t> first(tested.first.begin(), tested.first.end());
     for (const auto& [number, conditions] : conditions_) {
-        const Domain& domain = domains[size_t(number)];
+        const Domain& domain = domains[number];
         truths.assign(size_t(domain.size), 1);
         for (const int32_t condition : conditions) {
             const Reader value = read(condition, problem);
@@ -243,7 +241,7 @@ std::vector<int64_t> Space::valid(Problem* problem, std::vector<int64_t> rows) {
     }
     if (tested.first.empty()) return rows;
     truths.assign(tested.first.size(), 0);
-    for (const int64_t row : first) truths[size_t(tested.index[size_t(row)])] = 1;
+    for (const int64_t row : first) truths[tested.index[row]] = 1;
     filter(tested.index, rows);
     return rows;
 }

@@ -3,6 +3,7 @@
 Similar candidates differ in cost by less than half a percent. They have the same machine code or differ in one tunable.
 """
 
+from dataclasses import replace
 from math import inf, isinf, isnan
 from typing import Any, TypeVar
 
@@ -17,8 +18,6 @@ from kernrec.util.engine import query as engine
 _Result = TypeVar("_Result")
 OBJECTIVES = tuple(Objective)
 """All objectives. The C++ engine receives an index in this tuple."""
-Picked = tuple[int, int]
-"""Selected candidate: index of the operating point, and index of the candidate in the `CandidateSet`."""
 Bounds = tuple[int, int, float, float, int]
 """Bounds of a query for the engine: index of the objective, number of results, maximum power in watts, maximum slowdown
 as a fraction, and index of the only source (-1 for all)."""
@@ -37,16 +36,6 @@ def bounds_of(query: Query) -> Bounds:
         inf if query.max_slowdown is None else float(query.max_slowdown),
         SOURCES.index(Source(source)) if source else -1,
     )
-
-
-def select(candidates: CandidateSet, query: Query) -> list[Picked]:
-    """Return at most `query.top` candidates of a non-empty set, best first (fastest first on a Pareto front).
-
-    Raise `UsageError` if no candidate satisfies the bounds.
-    """
-    picked = candidates.in_engine.select(bounds_of(query), 0)
-    selected: list[Picked] = reachable(picked, query, candidates.gpu.name)
-    return selected
 
 
 def reachable(picked: Any, query: Query, gpu: str) -> Any:
@@ -92,6 +81,15 @@ def rows_of(
     if isinf(picked[2][0]):
         raise KernrecError(f"every predicted time of {candidates.problem.key} is impossible on {candidates.gpu.name}")
     return picked
+
+
+def select(candidates: CandidateSet, query: Query) -> list[tuple[int, int]]:
+    """Return (index of the operating point, index of the candidate) of at most `query.top` candidates, best first.
+
+    On a Pareto front, the fastest is first. Raise the errors of `rows_of`.
+    """
+    rows, *_ = rows_of(candidates, replace(query, each_config=True))
+    return [(point, position) for _, position, _, point, *_ in rows]
 
 
 def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:

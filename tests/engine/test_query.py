@@ -13,6 +13,7 @@ import pytest
 
 from kernrec.kernel.expression import OPERATIONS, Expression, literal
 from kernrec.model.analytical.demand import PIPES, QUANTITIES
+from kernrec.model.analytical.spread import SOURCES
 from kernrec.util import engine, engine_file
 from kernrec.util.engine import query
 from tests.engine.query_values import values
@@ -63,11 +64,13 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a variant of a launch outside": lambda: launch(variant=integers(0, 1)),
     "work of other configs": lambda: launch(given=np.ones((10, 3))),
     "a row outside": lambda: costs(integers(0, 2)),
-    "a position outside": lambda: costs(integers(0, 1)).fill(0, 1, integers(1), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
-    "a position of launches outside": lambda: costs(integers(0, 1)).launches(0, 2),  # type: ignore[attr-defined]
+    "a position outside": lambda: costs(integers(0, 1)).fill(0, 1, integers(1), np.ones((7, 2)), quantities(1)),
+    "a position of launches outside": lambda: costs(integers(0, 1)).launches(0, 2),
     "costs of other shapes": lambda: query.pareto_front(np.ones(2), np.ones(1)),
-    "points outside": lambda: candidates(np.ones((1, 2)), np.ones((1, 2))).select((1, 1, np.inf, np.inf, -1), 1),  # type: ignore[attr-defined]
-    "a kernel outside": lambda: costs(integers(0, 1)).fill(1, 0, integers(0), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
+    "points outside": lambda: candidates(np.ones((1, 2)), np.ones((1, 2))).recommended(
+        (1, 1, np.inf, np.inf, -1), 1, True, True, False, SOURCES
+    ),
+    "a kernel outside": lambda: costs(integers(0, 1)).fill(1, 0, integers(0), np.ones((7, 2)), quantities(1)),
     "too few leaves": lambda: query.Trees(1, 3, 0, np.zeros(0, np.uint16), TREE, 0.0),
     "missing values that a reader does not know": lambda: query.Reader(
         query.Trees(1, 1, 1, np.zeros(1, np.uint16), np.array([0, 1, 2], np.float32), 0.0),
@@ -100,11 +103,11 @@ REFUSED: dict[str, Callable[[], object]] = {
 
 def test_costs_of_two_problems_computed_together_equal_separate_costs():
     alone, both = costs(integers(0, 1)), costs(integers(0, 1), 2)
-    np.testing.assert_array_equal(both.nominal, np.tile(alone.nominal, 2))  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(both.nominal, np.tile(alone.nominal, 2))
     of_second = quantities(2)
-    both.fill(0, 2, integers(0, 1), np.ones((7, 2)), of_second)  # type: ignore[attr-defined]
+    both.fill(0, 2, integers(0, 1), np.ones((7, 2)), of_second)
     of_first = quantities(2)
-    alone.fill(0, 0, integers(0, 1), np.ones((7, 2)), of_first)  # type: ignore[attr-defined]
+    alone.fill(0, 0, integers(0, 1), np.ones((7, 2)), of_first)
     np.testing.assert_array_equal(of_second[:31], of_first[:31])
 
 

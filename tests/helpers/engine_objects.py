@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import exp, inf, nan
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,8 @@ def integers(*numbers: int) -> np.ndarray:
     return np.array(numbers, dtype=np.int64)
 
 
-def launch(configs: int = 2, **changed: object) -> tuple[object, object]:
-    """Return a `Launch` of a kernel, and its `Space`. The kernel has one tunable."""
+def launch(configs: int = 2, **changed: Any) -> tuple[Any, Any]:
+    """Return a `Launch` of a kernel, and its `Space`."""
     arguments = {
         "space": query.Space({"a": np.arange(1, configs + 1)}, None, {}, {}, [], [], configs),
         "access": query.Access(integers(0), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)),
@@ -36,17 +37,15 @@ def launch(configs: int = 2, **changed: object) -> tuple[object, object]:
 
 
 def costs(
-    rows: np.ndarray, problems: int = 1, kernels: int = 1, points: int = 0, sizes: Array = 4.0, **changed: object
-) -> object:
+    rows: np.ndarray, problems: int = 1, kernels: int = 1, points: int = 0, sizes: Array = 4.0, **changed: Any
+) -> Any:
     """Return the `Costs` of equal kernels. `sizes` contains the bytes of the tensors."""
-    made, space = launch(**changed)  # type: ignore[arg-type]
-    count = space.count  # type: ignore[attr-defined]
+    made, space = launch(**changed)
+    count = space.count
     figures = np.ones(count, bool), np.ones(count), np.ones((4, count)), np.ones((count, 2), np.int64)
     kernel = query.Kernel(space, [made], *figures, False, 1.0, 1.0)
-    names = (name for name, *_ in changed.get("tensors", ("x",)))  # type: ignore[attr-defined]
-    each: list[object] = [
-        ({}, dict(zip(names, np.atleast_1d(sizes).tolist(), strict=True)), False, 1.0, 1.0)
-    ] * problems
+    names = (name for name, *_ in changed.get("tensors", ("x",)))
+    each: list[Any] = [({}, dict(zip(names, np.atleast_1d(sizes).tolist(), strict=True)), False, 1.0, 1.0)] * problems
     limits = POWER.setting([(None, None)]) if points else None
     return query.Costs([(kernel, each, rows, None, None, None)] * kernels, limits, points, 0)
 
@@ -69,23 +68,29 @@ def dram_bytes(
             geometry=np.array([[concurrent], [1.0], [1.0]]), tensors=[(name, None, 0.0) for name in access.tensors],
             device=query.Device(1.0, 1.0, l2_bytes, *[1.0] * 4, False, 1.0, 1.0),
         )  # fmt: skip
-        moved.append(made.launches(0, 0)[0][2][0])  # type: ignore[attr-defined]
+        moved.append(made.launches(0, 0)[0][2][0])
     return np.array(moved)
 
 
-def candidates(latency_s: np.ndarray, energy_j: np.ndarray, kinds: np.ndarray | None = None) -> object:
+def ranking(
+    made: object, kernels: list[Any], kinds: np.ndarray = ANALYTICAL, points: int = 1, whole: float = 1.0,
+    baseline: Sequence[float] = (nan, nan, inf), measure: object = None,
+) -> Any:  # fmt: skip
+    """Return a `Ranking` without lower bounds on times. `whole` and `baseline` are figures of the problem."""
+    others = POWER.setting([(None, None)] * (points - 1)) if points > 1 else None
+    figures = [0.0, 0.0, whole, 1.0, *map(float, baseline), nan, nan, inf]
+    limits = [inf] * points, [1.0] * points, [True] * points
+    return query.Ranking(made, kernels, *limits, others, None, figures, kinds, True, measure)
+
+
+def candidates(latency_s: np.ndarray, energy_j: np.ndarray, kinds: np.ndarray | None = None) -> Any:
     """Return `Candidates` with chosen costs, (points, C). `kinds` has an interval and source for each, (2, 4, C)."""
     points, count = latency_s.shape
-    kind = np.tile(np.arange(count, dtype=np.int32), (2, points, 1))
+    kind, every = np.tile(np.arange(count, dtype=np.int32), (2, points, 1)), np.arange(count)
     kinds = np.stack([kinds_of(1.0, 1.0, PREDICTED, np.zeros(count))] * 2) if kinds is None else kinds
     measured = np.stack([latency_s, energy_j, energy_j / latency_s]), kind, kinds
-    others = POWER.setting([(None, None)] * (points - 1)) if points > 1 else None
-    ranking = query.Ranking(
-        costs(np.arange(count), points=points, configs=count), [(None, False, False, [np.arange(count)] * points)],
-        [inf] * points, [1.0] * points, [True] * points, others, None,
-        [0.0, 0.0, 1.0, 1.0, nan, nan, inf, nan, nan, inf], ANALYTICAL, True, lambda *_: measured,
-    )  # fmt: skip
-    return query.Candidates(ranking, 0, 0, 1, 0, points)
+    kernels, made = [(None, False, False, [every] * points)], costs(every, points=points, configs=count)
+    return query.Candidates(ranking(made, kernels, points=points, measure=lambda *_: measured), 0, 0, 1, 0, points)
 
 
 Time = tuple[float, float, bool]
@@ -100,13 +105,10 @@ def shrinkage(whole: float, baseline: Time | None, learned: float | None = None)
     """
     kernels = [(None, False, False, None), (None, True, True, None)][: 1 if learned is None else 2]
     made = costs(integers(0), kernels=len(kernels), points=1, configs=1)
-    own_s = POWER.setting([(None, None)]).costs(made.nominal)[0, 0, 0]  # type: ignore[attr-defined]
-    time_s, deviation, transferred = baseline or (nan, nan, inf)
+    own_s = POWER.setting([(None, None)]).costs(made.nominal)[0, 0, 0]
+    time_s, *others = baseline or (nan, nan, inf)
     width = exp(DEVIATIONS * (learned or 1.0))
-    ranking = query.Ranking(
-        made, kernels, [inf], [1.0], [True], None, None,
-        [0.0, 0.0, whole, 1.0, time_s * own_s, deviation, float(transferred), nan, nan, inf],
-        np.stack([kinds_of(width, width, PREDICTED, np.zeros(1))] * 2), True, None,
-    )  # fmt: skip
-    origin, latency_s, *others = ranking.shrinkage(0, 0)
-    return origin, latency_s / own_s, *others
+    kinds = np.stack([kinds_of(width, width, PREDICTED, np.zeros(1))] * 2)
+    ranked = ranking(made, kernels, kinds, whole=whole, baseline=(time_s * own_s, *others))
+    origin, latency_s, *rest = ranked.shrinkage(0, 0)
+    return origin, latency_s / own_s, *rest

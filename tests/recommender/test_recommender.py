@@ -208,7 +208,7 @@ def places(intervals: list[tuple[float, float]], exact: list[bool]) -> list[Plac
     value, source = (low + high) / 2.0, np.where(exact, MEASURED, PREDICTED_SOURCE)
     kinds = np.stack([kinds_of(value / low, high / value, source, np.zeros(len(low)))] * 2)
     bounds = bounds_of(Query(Objective.LATENCY, top=len(low)))
-    rows, *_ = engine_candidates(value[None], value[None], kinds).recommended(bounds, 0, True, True, False, SOURCES)  # type: ignore[attr-defined]
+    rows, *_ = engine_candidates(value[None], value[None], kinds).recommended(bounds, 0, True, True, False, SOURCES)
     return [Place(*row[4:7]) for row in rows]
 
 

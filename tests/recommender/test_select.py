@@ -10,12 +10,13 @@ from hypothesis.extra.numpy import arrays
 
 from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
+from kernrec.model.analytical.spread import SOURCES
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall
 from kernrec.recommender import Objective, Query
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from kernrec.recommender.select import Picked, bounds_of, pareto_front, reachable
+from kernrec.recommender.select import bounds_of, pareto_front, reachable
 from kernrec.training.scores import hypervolume
 from tests.helpers.engine_objects import candidates
 from tests.helpers.paths import ROOT
@@ -23,11 +24,11 @@ from tests.helpers.paths import ROOT
 
 def selected(
     latency: list[list[float]], energy: list[list[float]], query: Query, top: int | None = None
-) -> list[Picked]:
+) -> list[tuple[int, int]]:
     every = candidates(np.array(latency, dtype=float), np.array(energy, dtype=float))
-    picked = every.select(bounds_of(replace(query, top=top or query.top)), 0)  # type: ignore[attr-defined]
-    result: list[Picked] = reachable(picked, query, "a GPU")
-    return result
+    bounds = bounds_of(replace(query, top=top or query.top))
+    rows, *_ = reachable(every.recommended(bounds, 0, True, True, False, SOURCES), query, "a GPU")
+    return [(point, position) for _, position, _, point, *_ in rows]
 
 
 def test_each_config_is_selected_once_at_its_best_operating_point():
