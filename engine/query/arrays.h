@@ -136,6 +136,11 @@ nb::object numpy(std::vector<T> values) {
 template <class T>
 using View = nb::ndarray<nb::numpy, T>;
 
+template <class T>
+View<T> view_of(const Table<T>& table) {
+    return View<T>(table.data, {size_t(table.rows), size_t(table.columns)}, {}, {table.row_step, table.step});
+}
+
 // Function that adds to the module `kernrec._engine.query`.
 struct Binding {
     using Function = void (*)(nb::module_&);

@@ -312,7 +312,7 @@ const Binding kBinding([](nb::module_& module) {
     nb::class_<Costs>(module, "Costs")
         .def(nb::init<const std::vector<Costs::Arguments>&, nb::handle, int64_t, int64_t>(), nb::arg(),
              nb::arg().none(), nb::arg(), nb::arg(), nb::keep_alive<1, 2>())
-        .def_prop_ro("nominal", [](Costs& of) { return View<double>(of.figures.data(), {5, size_t(of.count)}); })
+        .def_prop_ro("nominal", [](Costs& of) { return view_of(of.nominal(0, of.count)); })
         // For each kernel: starts and picks of `Part`, and the number of runnable configs of each problem.
         .def_prop_ro("kernels",
                      [](const Costs& of) {

@@ -9,7 +9,6 @@ namespace {
 
 // Indices in `FeaturePlan::gpu`.
 constexpr int64_t kConstants = kSomeFlops - kOne, kPeakFlops = kConstants, kBandwidth = kConstants + 1;
-constexpr int64_t kTimesBusy = 3, kTimesWait = 4, kTimesL2 = 5;  // rows of `LaunchTime.rows`
 constexpr double kLeast = 1e-30;  // replaces 0 as a divisor
 constexpr double kLeastRatio = 1e-6, kMostRatio = 1e6;
 constexpr double kMostDeviations = 10.0;  // maximum distance in a single feature, in standard deviations
@@ -97,12 +96,12 @@ void features::add_times(const Table<const double>& pipe_clk, const Table<const 
                          const Table<double>& quantities, int64_t candidate) {
     double most_clk = pipe_clk(0, place);
     for (int64_t pipe = 1; pipe < kPipes; pipe++) most_clk = maximum(most_clk, pipe_clk(pipe, place));
-    const double busy_s = times(kTimesBusy, place), share_s = busy_s / maximum(most_clk, kLeast);
+    const double busy_s = times(kBusy, place), share_s = busy_s / maximum(most_clk, kLeast);
     for (int64_t pipe = 0; pipe < kPipes; pipe++)
         quantities(kFirstPipeS + pipe, candidate) += pipe_clk(pipe, place) * share_s;
     quantities(kBusyS, candidate) += busy_s;
-    quantities(kWaitS, candidate) += times(kTimesWait, place);
-    quantities(kL2S, candidate) += times(kTimesL2, place);
+    quantities(kWaitS, candidate) += times(kLatency, place);
+    quantities(kL2S, candidate) += times(kL2Time, place);
 }
 
 namespace {

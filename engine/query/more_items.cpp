@@ -219,18 +219,11 @@ const Binding kBinding([](nb::module_& module) {
         .def_ro("first_size", &Bound::first_size)
         .def_ro("sizes", &Bound::sizes)
         .def_prop_ro("work",
-                     [](const Bound& of) { return View<const double>(of.work.data(), {kBoundRows, size_t(of.count)}); })
-        .def_prop_ro("table", [](const Bound& of) {
-            return View<const double>(of.table.data(), {of.table.size() / size_t(of.count), size_t(of.count)});
-        });
+                     [](const Bound& of) { return view_of(Table<const double>(of.work.data(), kBoundRows, of.count)); })
+        .def_prop_ro("table", [](const Bound& of) { return view_of(of.features()); });
     nb::class_<MoreItems>(module, "MoreItems")
         .def(nb::init<const std::vector<double>&, int64_t, int64_t, int64_t, int64_t>())
-        .def_prop_ro("sizes",
-                     [](const MoreItems& of) {
-                         const Table<const double> all = of.sizes();
-                         return View<const double>(all.data, {size_t(all.rows), size_t(all.columns)}, {},
-                                                   {1, all.rows});
-                     })
+        .def_prop_ro("sizes", [](const MoreItems& of) { return view_of(of.sizes()); })
         .def_prop_ro("starts", [](const MoreItems& of) { return numpy(of.starts); });
     nb::class_<BackendTimes>(module, "BackendTimes")
         .def(nb::init<const MoreItems&, const Bound&, const TreeReader&, Row<const double>, double, const Extent&,

@@ -133,11 +133,7 @@ const Binding kBinding([](nb::module_& module) {
                  return !space.valid(&problem, {0}).empty();
              })
         .def("fixed", [](Space& space, nb::handle expression) { return !space.nodes[space.add(expression)].dynamic; })
-        .def("digits",
-             [](const Space& space, size_t tunable) {
-                 const auto& digits = space.rows.digits.at(tunable);
-                 return numpy(std::vector<int64_t>(digits.begin(), digits.end()));
-             })
+        .def("digits", [](const Space& space, size_t tunable) { return numpy(space.rows.digits.at(tunable)); })
         .def("config", &Space::config)
         .def("groups", [](const Space& space, const std::vector<int64_t>& tunables) {
             const Domain domain = space.groups(tunables);
