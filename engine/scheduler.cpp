@@ -410,26 +410,24 @@ void Batch::open(uint32_t block, int32_t number, const std::vector<uint32_t>& wa
 }
 
 void Batch::fail_deadlocked() {
-    if (has_spins_)
-        for (uint32_t lane = 0; lane < lanes; lane++)
-            if (spinning(lane)) {
-                source = program.blocks[positions_[lane]].first;
-                fail("deadlock: " + coordinates(lane) +
-                     " waits for what another thread stores, and all threads that run together with it wait, too");
-            }
+    const auto fail_at = [&](uint32_t instruction, uint32_t lane, const char* reason) {
+        source = instruction;
+        fail("deadlock: " + coordinates(lane) + reason);
+    };
+    for (uint32_t lane = 0; lane < lanes && has_spins_; lane++)
+        if (spinning(lane))
+            fail_at(program.blocks[positions_[lane]].first, lane,
+                    " waits for what another thread stores, and all threads that run together with it wait, too");
     for (uint32_t lane = 0; lane < lanes && cluster_waiters_; lane++)
-        if (cluster_waiting_[lane]) {
-            source = program.blocks[resume_[lane] - 1].end_source;
-            fail("deadlock: " + coordinates(lane) + " waits at the barrier of its cluster, and others never arrive");
-        }
+        if (cluster_waiting_[lane])
+            fail_at(program.blocks[resume_[lane] - 1].end_source, lane,
+                    " waits at the barrier of its cluster, and others never arrive");
+    for (uint32_t lane = 0; lane < lanes; lane++)
+        if (parked_[lane])
+            fail_at(program.blocks[positions_[lane]].first, lane,
+                    " waits for lanes of its warp that the mask names and that never arrive");
     uint32_t lane = 0;
-    while (lane < lanes && !parked_[lane]) lane++;
-    if (lane < lanes) {
-        source = program.blocks[positions_[lane]].first;
-        fail("deadlock: " + coordinates(lane) +
-             " waits for lanes of its warp that the mask names and that never arrive");
-    }
-    for (lane = 0; lane + 1 < lanes && waiting_at_[lane] < 0;) lane++;
+    while (lane + 1 < lanes && waiting_at_[lane] < 0) lane++;
     const uint32_t per_block = warps_per_block * kWarp, first = lane / per_block * per_block;
     uint32_t live = 0, here = 0;
     for (uint32_t other = first; other < first + per_block; other++) {
