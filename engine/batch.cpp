@@ -38,8 +38,6 @@ Batch::Batch(const Program& program, const Launch& launch)
     shared_.assign(size_t(shared_stride_) * launch.blocks_per_batch + 16, kPoisonByte);
     local_.assign(size_t(local_stride_) * lanes + 16, kPoisonByte);
     argument_.assign(size_t(argument_stride_) * lanes + 16, kPoisonByte);
-    running_warps_.resize(warp_count);
-    running_masks_.resize(warp_count);
     live_.resize(warp_count);
     positions_.resize(lanes);
     resume_.resize(lanes);

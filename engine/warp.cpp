@@ -101,10 +101,8 @@ void active_mask(Batch& batch, const Instruction& ins) {
     });
 }
 
-const Registration kActive({"activemask"}, [](Decoder& decoder, const Source& ins) {
-    const Row d = decoder.write(ins.operands[0], "b32");
-    decoder.emit(active_mask).d = d;
-});
+const Registration kActive({"activemask"},
+                           [](Decoder& decoder, const Source&) { decoder.emit_typed(active_mask, {"b32"}); });
 
 template <class T>
 void match(Batch& batch, const Instruction& ins) {

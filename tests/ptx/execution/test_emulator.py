@@ -296,6 +296,20 @@ def test_second_tensor_core_block_needs_few_function_calls():
     assert calls_for(256, 96) - once < 100
 
 
+def test_emulation_runs_again_after_a_failed_copy():
+    # Only the first of eight warps copies, and the copy of block 1 begins at the end of the buffer.
+    body = """
+    .shared .b32 s; ld.param.u64 %rd1, [x]; mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd2, %r1, 4096;
+    add.u64 %rd1, %rd1, %rd2; mov.u32 %r2, %tid.x; setp.lt.u32 %p1, %r2, 32;
+    @%p1 cp.async.ca.shared.global [s], [%rd1], 4; cp.async.wait_all; bar.sync 0;
+    """
+    launch = KernelLaunch("k", (2,), (256,), ["x"], {"x": np.zeros(1024, np.uint32)})
+    emulation = Emulation(module(body, "u64 x"), launch, EmulationOptions())
+    with pytest.raises(EmulationError, match="4 bytes at offset 4096 of x"):
+        emulation.run([1])
+    assert emulation.run([0])["barriers"] == 1
+
+
 TEXT = beside(__file__, "accesses.ptx")
 AT = "mul.wide.u32 %d2, {lane}, {step}; add.u64 %d2, %d0, %d2;"
 
