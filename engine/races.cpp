@@ -41,6 +41,7 @@ void RaceDetector::start_batch(const std::vector<int64_t>& block_numbers) {
     block_numbers_ = block_numbers;
     clocks.start_batch();
     writes_.assign(size_, {});
+    agreed_.clear();
     reads_.start_batch();
     async_reads_.start_batch();
     reading_.assign(size_ / kPiece, 0);
@@ -113,6 +114,9 @@ void RaceDetector::check(uint32_t source, const Observer& observer, Span span, b
     for (size_t place = span.first; place < span.end; place++)
         if (!observer.is_after(writes_[place])) fail_at(source, observer.warp, place, writes_[place].by, write, true);
     if (!write) return;
+    for (auto other = agreed_.lower_bound(span.first); other != agreed_.end() && other->first < span.end; ++other)
+        if (!observer.is_after(other->second))
+            fail_at(source, observer.warp, other->first, other->second.by, write, true);
     for (size_t place = span.first; place < span.end; place++)
         if (const uint32_t reader = reads_.unordered(observer, place); reader != Readers::kNobody)
             fail_at(source, observer.warp, place, reader, write, false);
@@ -122,6 +126,7 @@ void RaceDetector::check(uint32_t source, const Observer& observer, Span span, b
 }
 
 void RaceDetector::write(Span span, Access access) {
+    if (!agreed_.empty()) agreed_.erase(agreed_.lower_bound(span.first), agreed_.lower_bound(span.end));
     for (size_t place = span.first; place < span.end; place++) {
         writes_[place] = access;
         reads_.clear(place);
@@ -147,18 +152,17 @@ void RaceDetector::record(uint32_t source, const std::vector<Resolved>& all, uin
     });
     if (!write) return;
     // Lanes of one access do not race with each other if they agree. They share either all bytes or none.
-    std::vector<std::pair<Observer, Span>> agreed;
+    std::vector<std::pair<size_t, Access>> agreed;
     each([&](const Observer& by, Span span) {
         const Access other = writes_[span.first];
         if (!by.is_after(other)) {
             if (!agree) fail_at(source, by.warp, span.first, other.by, true, true);
-            agreed.push_back({observer(other.by), span});
+            for (size_t place = span.first; place < span.end; place++) agreed.push_back({place, other});
         }
         this->write(span, by.access());
         if (!is_copy) stored_[span.first / kPiece] = int16_t(by.warp + 1);
     });
-    for (const auto& [other, span] : agreed)  // so that later stores race with all of these warps
-        for (size_t place = span.first; place < span.end; place++) reads_.add(other, place);
+    agreed_.insert(agreed.begin(), agreed.end());
 }
 
 // --- Asynchronous accesses ---

@@ -160,6 +160,7 @@ class RaceDetector {
     size_t size_ = size_t(stride_) * blocks_;  // bytes of all shared memory
     std::vector<int64_t> block_numbers_;
     std::vector<Access> writes_;  // last write of each byte
+    std::multimap<size_t, Access> agreed_;  // writes of equal values by other warps at the same time, keyed by byte
     Readers reads_{size_, warps_per_cluster_};  // by threads, of each byte
     Readers async_reads_{size_ / kPiece, warps_per_cluster_};  // by finished asynchronous operations, of each piece
     std::vector<int16_t> reading_;  // number of asynchronous operations in flight that read each piece

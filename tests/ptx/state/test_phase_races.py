@@ -118,6 +118,7 @@ HEAD = (
 )
 WRITE, READ_OTHER, READ_OWN = "st.shared.u32 [%r2], %r1; ", "ld.shared.u32 %r4, [%r3]; ", "ld.shared.u32 %r4, [%r2]; "
 BARRIER = "bar.sync 0; "
+AGREEING = "mov.u32 %r2, 16; mov.u32 %r4, 5; st.shared.u32 [%r2], %r4; "
 
 
 def check(body: str) -> None:
@@ -126,7 +127,7 @@ def check(body: str) -> None:
 
 @pytest.mark.parametrize("body", [
     WRITE + BARRIER + READ_OTHER, WRITE + READ_OWN + BARRIER + READ_OTHER + READ_OWN + BARRIER + WRITE,
-    READ_OWN + READ_OTHER + BARRIER + WRITE + WRITE,
+    READ_OWN + READ_OTHER + BARRIER + WRITE + WRITE, AGREEING + BARRIER + AGREEING,
 ])  # fmt: skip
 def test_race_check_accepts_ordered_accesses(body):
     check(body)
@@ -138,6 +139,7 @@ def test_race_check_accepts_ordered_accesses(body):
     (WRITE + BARRIER + READ_OTHER + WRITE, r"which warp 3 read"),
     ("mov.u32 %r2, 16; " + WRITE, r"byte 16 of shared memory, which warp \d wrote"),
     ("mov.u32 %r2, 16; " + READ_OWN + WRITE, r"which several warps read"),
+    (AGREEING + "setp.gt.u32 %p1, %r1, 95; @%p1 " + WRITE, r"warp 3 .* writes byte 16 .* which warp 0 wrote"),
 ])  # fmt: skip
 def test_race_check_names_unordered_accesses(body, message):
     with pytest.raises(EmulationError, match=message):
