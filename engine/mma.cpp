@@ -44,25 +44,23 @@ bool has_shape(const ShapesByType& shapes, const std::string& type, const std::s
     return entry != shapes.end() && entry->second.count(shape);
 }
 
-bool contains(const Modifiers& modifiers, const char* name) {
-    return std::find(modifiers.begin(), modifiers.end(), name) != modifiers.end();
-}
-
 bool one_of(Type type, std::initializer_list<Type> types) {
     return std::find(types.begin(), types.end(), type) != types.end();
 }
 
-int registers_of(Type type, int elements) { return elements * element_bits(type) / (32 * register_bits(type)); }
+int registers_of(Type type, int elements, bool packed = false) {
+    return elements * element_bits(type, packed) / (32 * register_bits(type));
+}
 
-// A matrix product, and the number of registers of each operand's fragment, including repeated registers.
+// A matrix product, and for the operands D, A, B and C the first register of each fragment in `Instruction::list`.
 struct Multiply {
     MatrixMultiply product;
-    int a, b, c, d;
+    std::array<size_t, 4> first;
     std::vector<Row> scales;  // scale factors, byte-id and thread-id for A, then for B
 };
 
 // Return the product of a shape and the types of D, A, B and C.
-MatrixMultiply product_of(const std::string& shape, const std::string* types, const Modifiers& modifiers) {
+MatrixMultiply product_of(const Source& ins, const std::string& shape, const std::string* types) {
     const auto [m, n, k] = extents_of(shape);
     return {m,
             n,
@@ -71,18 +69,8 @@ MatrixMultiply product_of(const std::string& shape, const std::string* types, co
             number_type(types[2]),
             number_type(types[3]),
             number_type(types[0]),
-            contains(modifiers, "satfinite"),
-            contains(modifiers, "xor")};
-}
-
-Multiply with_registers(const MatrixMultiply& product) {
-    const int packing = product.packed ? 2 : 1;
-    return {product,
-            registers_of(product.a, product.m * product.k) / packing,
-            registers_of(product.b, product.k * product.n) / packing,
-            registers_of(product.c, product.m * product.n),
-            registers_of(product.d, product.m * product.n),
-            {}};
+            ins.has("satfinite"),
+            ins.has("xor")};
 }
 
 // Parse the modifiers of `mma.sync` without sparsity (PTX ISA, section "mma", also "Block Scaling"):
@@ -100,7 +88,7 @@ MatrixMultiply mma_form(const Source& ins) {
     const bool packed = ins.has("mxf4") || ins.has("mxf4nvf4");
     if (ins.has("kind") ? shape != (packed ? "m16n8k64" : "m16n8k32") : !has_shape(kMmaShapes, marks[6], shape))
         refuse(refused);
-    MatrixMultiply form = product_of(shape, &marks[5], ins.modifiers);
+    MatrixMultiply form = product_of(ins, shape, &marks[5]);
     if (!ins.has("kind")) {
         if (!sums_in(form.a, form.c) || !sums_in(form.a, form.d)) refuse();
         if (!may_multiply(form.a, form.b)) refuse(refused);
@@ -157,16 +145,15 @@ void multiply_columns(const MatrixMultiply& form, const uint32_t* const* a, cons
     for (int i = 0; i < tiles * of_d; ++i) std::memcpy(d[i], results[i], sizeof results[i]);
 }
 
-// `ins.list` contains the registers of A, B, C and D in sequence.
 void multiply(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<Multiply>(ins);
     const MatrixMultiply& product = form.product;
+    const auto [d, a, b, c] = form.first;
     batch.require_whole_warps(ins);
-    const size_t b = size_t(form.a), c = b + size_t(form.b), d = c + size_t(form.c);
-    const uint64_t warps = each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t) {
+    const uint64_t warps = each_warp(batch, ins, [&, d = d, a = a, b = b, c = c](uint32_t, uint32_t first, uint32_t) {
         if (product.a == Type::kF64) {  // there is only one tile
             const Fragments<uint64_t> all(batch, ins.list, first);
-            return multiply_f64(product, all.from(0), all.from(b), all.from(c), all.from(d));
+            return multiply_f64(product, all.from(a), all.from(b), all.from(c), all.from(d));
         }
         const Fragments<uint32_t> all(batch, ins.list, first);
         ScaleFactors scales[2];
@@ -175,23 +162,29 @@ void multiply(Batch& batch, const Instruction& ins) {
             scales[i] = {batch.row<uint32_t>(rows[0]) + first, batch.row<uint16_t>(rows[1])[first],
                          batch.row<uint16_t>(rows[2])[first]};
         }
-        multiply_columns(product, all.from(0), all.from(b), all.from(c), all.from(d), scales);
+        multiply_columns(product, all.from(a), all.from(b), all.from(c), all.from(d), scales);
     });
     const uint64_t operations = uint64_t(2) * uint64_t(product.m) * uint64_t(product.n) * uint64_t(product.k);
     if (warps) count_operations(batch, "mma", product.a, operations * warps, product.packed);
 }
 
-void emit_multiply(Decoder& decoder, const Source& ins, Multiply form) {
-    const MatrixMultiply& product = form.product;
+// In wmma on f16, fragments of A and B take eight registers, because they hold every element twice.
+constexpr int kHalfRegisters = 8;
+
+void emit_multiply(Decoder& decoder, const Source& ins, const MatrixMultiply& product) {
+    const auto [m, n, k] = std::tuple(product.m, product.n, product.k);
+    const std::pair<Type, int> fragments[] = {
+        {product.d, m * n}, {product.a, m * k}, {product.b, k * n}, {product.c, m * n}};
+    Multiply form{product, {}, {}};
     std::vector<Row> rows;
-    const auto add = [&](size_t operand, Type type, int registers) {
-        const std::vector<Row> more = fragment(decoder, ins.operands[operand], type, registers, operand == 0);
+    for (const size_t i : {1, 2, 3, 0}) {
+        const auto [type, elements] = fragments[i];
+        const bool repeats = ins.opcode == "wmma" && type == Type::kF16 && (i == 1 || i == 2);
+        const int registers = repeats ? kHalfRegisters : registers_of(type, elements, product.packed);
+        form.first[i] = rows.size();
+        const std::vector<Row> more = fragment(decoder, ins.operands[i], type, registers, i == 0);
         rows.insert(rows.end(), more.begin(), more.end());
-    };
-    add(1, product.a, form.a);
-    add(2, product.b, form.b);
-    add(3, product.c, form.c);
-    add(0, product.d, form.d);
+    }
     for (size_t i = 4; i + 1 < ins.operands.size(); i += 2) {
         const Operand& place = ins.operands[i + 1];
         if (place.kind != OperandKind::kVector || place.items.size() != 2)
@@ -206,7 +199,7 @@ const Registration kMma({"mma"}, [](Decoder& decoder, const Source& ins) {
     const MatrixMultiply form = mma_form(ins);
     if (ins.operands.size() != (form.factors ? 8u : 4u))
         refuse(joined(int64_t(ins.operands.size()) - 4, " operands of scale factors"));
-    emit_multiply(decoder, ins, with_registers(form));
+    emit_multiply(decoder, ins, form);
 });
 
 // --- wmma ---
@@ -215,14 +208,11 @@ void check_wmma_shape(const std::string& shape, const std::string& type, bool is
     if (!has_shape(is_sum ? kWmmaSums : kWmmaInputs, type, shape)) refuse("shape " + shape + " in ." + type);
 }
 
-// In f16, fragments of A and B take eight registers, because they hold every element twice.
-constexpr int kHalfRegisters = 8;
-
-Multiply wmma_multiply_form(const Modifiers& modifiers) {
-    const bool counts_bits = contains(modifiers, "popc") || contains(modifiers, "xor") || contains(modifiers, "and");
+MatrixMultiply wmma_multiply_form(const Source& ins) {
+    const bool counts_bits = ins.has("popc") || ins.has("xor") || ins.has("and");
     const Modifiers marks =
-        without(modifiers, {"mma", "sync", "aligned", "rn", "rz", "rm", "rp", "xor", "and", "popc", "satfinite"});
-    if (marks.size() < 5 || !contains(modifiers, "sync")) refuse();
+        without(ins.modifiers, {"mma", "sync", "aligned", "rn", "rz", "rm", "rp", "xor", "and", "popc", "satfinite"});
+    if (marks.size() < 5 || !ins.has("sync")) refuse();
     Modifiers types(marks.begin() + 3, marks.end());
     if (types.size() == 2) types = {types[0], "f16", "f16", types[1]};  // f16 forms do not name A and B
     if (types.size() != 4 || (types[1] == "b1") != counts_bits) refuse();
@@ -230,11 +220,9 @@ Multiply wmma_multiply_form(const Modifiers& modifiers) {
     check_wmma_shape(shape, types[1], false);
     check_wmma_shape(shape, types[3], true);
     check_wmma_shape(shape, types[0], true);
-    Multiply form = with_registers(product_of(shape, types.data(), modifiers));
-    const MatrixMultiply& product = form.product;
-    if (!may_multiply(product.a, product.b) || !sums_in(product.a, product.c) || !sums_in(product.a, product.d))
+    const MatrixMultiply form = product_of(ins, shape, types.data());
+    if (!may_multiply(form.a, form.b) || !sums_in(form.a, form.c) || !sums_in(form.a, form.d))
         refuse("shape " + shape + " with A in ." + types[1] + " and B in ." + types[2]);
-    if (product.a == Type::kF16) form.a = form.b = kHalfRegisters;
     return form;
 }
 
@@ -251,26 +239,25 @@ struct Move {
     bool is_sum() const { return operand == 'c' || operand == 'd'; }
 };
 
-Move move_form(const Modifiers& modifiers) {
+Move move_form(const Source& ins) {
+    const Modifiers& modifiers = ins.modifiers;
     Move form{};
     form.store = modifiers[0] == "store";
-    if (modifiers[1].size() != 1 || !contains(modifiers, "sync")) refuse();
+    if (modifiers[1].size() != 1 || !ins.has("sync")) refuse();
     form.operand = modifiers[1][0];
-    form.by_row = contains(modifiers, "row");
+    form.by_row = ins.has("row");
     const auto shape = std::find_if(modifiers.begin() + 2, modifiers.end() - 1, [](const std::string& modifier) {
         return modifier.size() > 1 && modifier[0] == 'm' && modifier[1] >= '0' && modifier[1] <= '9';
     });
     const std::string operands = form.store ? "d" : "abc", &type = modifiers.back();
-    if (operands.find(form.operand) == std::string::npos || form.by_row == contains(modifiers, "col")) refuse();
+    if (operands.find(form.operand) == std::string::npos || form.by_row == ins.has("col")) refuse();
     form.type = number_type(type);
     check_wmma_shape(shape == modifiers.end() - 1 ? "" : *shape, type, form.is_sum());
     if (one_of(form.type, {Type::kS4, Type::kU4, Type::kB1}) && form.by_row != (form.operand == 'a'))
         refuse("a matrix " + modifiers[1] + " of ." + type + " by " + (form.by_row ? "row" : "col"));
-    const std::string types[] = {type, type, type, type};
-    const MatrixMultiply product = product_of(*shape, types, {});
-    form.m = product.m, form.n = product.n, form.k = product.k;
-    const int height = form.operand == 'b' ? product.k : product.m;
-    const int width = form.operand == 'a' ? product.k : product.n;
+    const auto [m, n, k] = extents_of(*shape);
+    form.m = m, form.n = n, form.k = k;
+    const int height = form.operand == 'b' ? k : m, width = form.operand == 'a' ? k : n;
     form.distinct = registers_of(form.type, height * width);
     const bool repeats = form.type == Type::kF16 && (form.operand == 'a' || form.operand == 'b');
     form.registers = repeats ? kHalfRegisters : form.distinct;
@@ -334,20 +321,16 @@ void move(Batch& batch, const Instruction& ins) {
 const Registration kWmma({"wmma"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers[0] != "load" && ins.modifiers[0] != "store") {
         if (ins.operands.size() != 4) refuse();
-        return emit_multiply(decoder, ins, wmma_multiply_form(ins.modifiers));
+        return emit_multiply(decoder, ins, wmma_multiply_form(ins));
     }
-    const Move form = move_form(ins.modifiers);
-    const auto [base, offset] = decoder.address(ins.operands[form.store ? 0 : 1]);
+    const Move form = move_form(ins);
     std::vector<Row> rows = fragment(decoder, ins.operands[form.store ? 1 : 0], form.type, form.registers, !form.store);
     const Row stride = ins.operands.size() > 2 ? decoder.read(ins.operands[2], "u32") : Row{};
     const Row addresses = decoder.scratch(64);
-    Instruction& made = emit_form(decoder, move, form);
-    made.list = std::move(rows);
-    made.a = base;
+    Instruction& made = decoder.emit_access(move, ins.operands[form.store ? 0 : 1], space_of(ins), std::move(rows));
+    made.form = std::make_shared<const Move>(form);
     made.b = stride;
     made.c = addresses;
-    made.immediate = offset;
-    made.space = space_of(ins);
     made.unit = uint32_t(register_bits(form.type)) / 8;
 });
 

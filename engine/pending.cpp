@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "text.h"
 
@@ -195,7 +196,7 @@ const BulkCopy* BulkGroups::unfinished() const {
 void RegisterPool::move(Batch& batch, uint32_t warp, uint32_t registers, bool grows) {
     if (registers % 8 || registers < 24 || registers > 256)
         batch.fail(joined(registers, " registers, where a multiple of 8 from 24 to 256 is expected"));
-    const uint32_t before = held(batch, warp);
+    const uint32_t before = held_[warp];
     if (before && (grows ? before > registers : before < registers))
         batch.fail(joined(registers, " registers are ", grows ? "fewer" : "more", " than the ", before,
                           " that each thread has"));
@@ -204,13 +205,11 @@ void RegisterPool::move(Batch& batch, uint32_t warp, uint32_t registers, bool gr
 }
 
 void RegisterPool::check_granted(const Batch& batch) const {
-    if (!batch.launch.registers) return;
     const uint32_t there = batch.launch.registers * batch.warps_per_block;
     for (const auto& [warp, source] : raised_) {
-        const uint32_t first = warp / batch.warps_per_block * batch.warps_per_block;
-        uint32_t wanted = 0;
-        for (uint32_t other = first; other < first + batch.warps_per_block; other++) wanted += held(batch, other);
-        if (wanted > there)
+        const auto first = held_.begin() + warp / batch.warps_per_block * batch.warps_per_block;
+        const uint32_t wanted = std::accumulate(first, first + batch.warps_per_block, 0u);
+        if (there && wanted > there)
             throw Fault(FaultKind::kEmulation, source,
                         joined("deadlock: the warps of a block ask for ", wanted * kWarp,
                                " registers in total, but the block has only ", there * kWarp));
@@ -223,7 +222,7 @@ void Pending::start_batch() {
     mbarriers.start_batch();
     bulk.clear();
     maps.clear();
-    registers.start_batch();
+    registers.start_batch(batch);
     warpgroups.start_batch(batch);
     tensor.start_batch(batch);
     under_way_.clear();

@@ -140,17 +140,16 @@ class BulkGroups {
 // `setmaxnreg` (PTX ISA, section "setmaxnreg"): warps of a block share the registers that they had at launch.
 class RegisterPool {
   public:
-    void start_batch() { held_.clear(), raised_.clear(); }
+    void start_batch(const Batch& batch) {
+        held_.assign(batch.warp_count, batch.launch.registers);
+        raised_.clear();
+    }
     void move(Batch& batch, uint32_t warp, uint32_t registers, bool grows);
     // After all threads ended: throw Fault if the warps of a block requested more registers than the block has.
     void check_granted(const Batch& batch) const;
 
   private:
-    uint32_t held(const Batch& batch, uint32_t warp) const {
-        const auto entry = held_.find(warp);
-        return entry == held_.end() ? batch.launch.registers : entry->second;
-    }
-    std::map<uint32_t, uint32_t> held_;    // keyed by warp: current number of registers
+    std::vector<uint32_t> held_;           // current number of registers of each warp, 0 if unknown
     std::map<uint32_t, uint32_t> raised_;  // keyed by warp: instruction that requested more registers
 };
 
