@@ -22,10 +22,11 @@ template <class... Parts>
 
 }  // namespace
 
-void Readers::start_batch() {
-    last_.assign(places_, {});
-    // Zero pages take no memory until they are touched.
-    times_.reset(static_cast<int32_t*>(std::calloc(places_ * warps_ + 1, sizeof(int32_t))));
+Readers::Readers(size_t places, uint32_t warps_per_cluster)
+    : places_(places),
+      warps_(warps_per_cluster),
+      // Zero pages take no memory until they are touched.
+      times_(static_cast<int32_t*>(std::calloc(places * warps_per_cluster + 1, sizeof(int32_t)))) {
     if (!times_) throw std::bad_alloc();
 }
 

@@ -57,11 +57,11 @@ struct Observer {
 // Last reads of all bytes, or of all pieces.
 class Readers {
   public:
-    Readers(size_t places, uint32_t warps_per_cluster) : places_(places), warps_(warps_per_cluster) {}
+    Readers(size_t places, uint32_t warps_per_cluster);
 
     static constexpr uint32_t kNobody = ~0u, kSeveral = ~1u;  // instead of the number of a warp
 
-    void start_batch();
+    void start_batch() { last_.assign(places_, {}); }
     void add(const Observer& reader, size_t place) {
         Access& last = last_[place];
         const int32_t time = reader.seen[reader.warp];

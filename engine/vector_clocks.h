@@ -27,12 +27,15 @@ inline void learn(Knowledge& row, const Knowledge& more) {
 
 class VectorClocks {
   public:
-    explicit VectorClocks(uint32_t warps) : warps(warps), rows_(warps) { start_batch(); }
+    explicit VectorClocks(uint32_t warps) : warps(warps), rows_(warps, Knowledge(warps)) {}
 
+    // Order all warps after what they did in earlier batches.
     void start_batch() {
+        Knowledge now;
+        for (uint32_t warp = 0; warp < warps; warp++) now.push_back(time(warp));
         for (uint32_t warp = 0; warp < warps; warp++) {
-            rows_[warp].assign(warps, 0);
-            rows_[warp][warp] = 1;
+            rows_[warp] = now;
+            rows_[warp][warp]++;
         }
         barriers_.clear(), places_.clear();
     }
