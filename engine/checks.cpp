@@ -129,7 +129,7 @@ void Checks::record(Batch& batch, const Instruction& ins, const std::vector<Reso
     for (const Resolved& at : all) {
         if (at.space == Space::kShared && watch_.shared_memory) shared(batch, ins, at, bytes, kind, plain);
         if (at.space == Space::kLocal && kind != AccessKind::kAtomic && definedness_)
-            definedness_->access_local(batch, ins.source, at, bytes, kind == AccessKind::kWrite);
+            definedness_->access_local(ins.source, at, bytes, kind == AccessKind::kWrite);
         if (at.space == Space::kGlobal) global(batch, ins, at, bytes, kind, plain);
     }
 }

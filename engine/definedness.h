@@ -70,7 +70,7 @@ class Definedness {
         }
     }
 
-    void access_local(Batch& batch, uint32_t source, const Resolved& at, uint32_t bytes, bool write) {
+    void access_local(uint32_t source, const Resolved& at, uint32_t bytes, bool write) {
         const Source& from = program_.sources[source];
         if (from.opcode != "ld" && from.opcode != "st") return;
         const Operands parts = elements(from.operands[write ? 1 : 0]);
