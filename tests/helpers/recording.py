@@ -35,9 +35,7 @@ def make_recording(path: Path, configs: int = 200, gpu: str = "rtx3090", energy:
         if energy:
             row |= {"power_w": power_w, "energy_j": power_w * float(np.median(samples))}
         rows.append(row)
-    with Database.open(path, read_only=False, create=True) as database:  # the file may already contain other GPUs
-        database.add_measurements(map(Measurement.from_columns, rows))
-    return path
+    return store_rows(path, rows)  # the file may already contain other GPUs
 
 
 def row_of(gpu: str, kernel: Kernel, config: Mapping[str, object], problem: Problem) -> dict[str, object]:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +56,13 @@ def profile_row(**inputs: Any) -> ProfileRow:
         "counts": np.array([[1.0, 2.0], [3.0, 4.5]]),
     }  # fmt: skip
     return ProfileRow(**usual | inputs)
+
+
+def store_measurements(path: Path, rows: Iterable[Measurement]) -> Path:
+    """Add measurements to a database file, and return its path. Create the file if necessary."""
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(rows)
+    return path
 
 
 def add(database: Database, *rows: Mapping[str, object]) -> list[str]:
@@ -117,8 +124,7 @@ class Person:
             return make_own_key()
 
     def measure(self, rows: Sequence[Measurement]) -> None:
-        with Database.open(self.database, read_only=False, create=True) as database:
-            database.add_measurements(rows)
+        store_measurements(self.database, rows)
 
     def push(self, url: object, selection: Selection | None = None) -> int:
         self.key()

@@ -96,9 +96,6 @@ def test_invalid_row_is_refused_in_one_line_and_nothing_is_added(empty, row, ref
     assert set(empty.counts().values()) == {0}
 
 
-# Which measurements count.
-
-
 def test_measured_cost_is_the_median_of_sessions_with_the_newest_protocol(database, row, problem):
     add(
         database,
@@ -155,9 +152,6 @@ def test_front_and_best_match_a_direct_computation(points):
         if both:
             wanted |= {"energy": min(e for _, e in both), "edp": min(latency * e for latency, e in both)}
         assert scores == wanted
-
-
-# Merging.
 
 
 @cache

@@ -26,17 +26,15 @@ from kernrec.store.rows import columns, insert
 from kernrec.store.schema import migrate
 from tests.helpers.command import environment
 from tests.helpers.depth import few_examples
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement, merge
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement, merge, store_measurements
 
 GPU_TABLE = "CREATE TABLE gpu (gpu_id VARCHAR NOT NULL, name VARCHAR NOT NULL, sm INTEGER NOT NULL, "
 
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
-    path = tmp_path_factory.mktemp("honest") / "theirs.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements([measurement(), measurement(config={"block_m": 32}, latency_s=2e-3)])
-    return path
+    rows = [measurement(), measurement(config={"block_m": 32}, latency_s=2e-3)]
+    return store_measurements(tmp_path_factory.mktemp("honest") / "theirs.duckdb", rows)
 
 
 @pytest.fixture
@@ -335,16 +333,12 @@ def test_contradictory_rows_are_stored_but_not_used(scale):
     assert answers == [[{"block_m": 32}]] * 2
 
 
-def use(path: Path) -> None:
-    Database.open(path)
-
-
 def take(path: Path) -> None:
     with Database.memory() as database:
         merge(database, path)
 
 
-@pytest.mark.parametrize("read", [use, take])
+@pytest.mark.parametrize("read", [Database.open, take])
 def test_reader_out_of_memory_is_reported_in_one_line(theirs, monkeypatch, read):
     """The memory limit kills a real process. A crash of DuckDB looks the same."""
     small = Limits(cpu_s=20, wall_s=60, database_bytes=2**28, address_bytes=2**27, file_bytes=2**26, rows=1000)

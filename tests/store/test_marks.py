@@ -12,17 +12,13 @@ from kernrec.store import Database, ProfileRow
 from kernrec.store import reader as store_reader
 from kernrec.store.marks import is_own, read_mark
 from kernrec.store.measurement_log import evidence
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement, merge
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement, measurements, merge, store_measurements
 
 pytestmark = pytest.mark.usefixtures("read_here")
 
 
-def made(path: Path, *latencies_s: float) -> Path:
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(
-            [measurement(position=i, config={"block_m": i + 1}, latency_s=s) for i, s in enumerate(latencies_s)]
-        )
-    return path
+def made(path: Path, latency_s: float) -> Path:
+    return store_measurements(path, measurements("monday", 1, latency_s=latency_s))
 
 
 def foreign(path: Path, statements: str = "") -> Path:

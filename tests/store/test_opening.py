@@ -56,12 +56,9 @@ BOTH = pytest.mark.parametrize("read_only", [True, False])
 
 def test_database_is_created_with_its_folder_and_reopened(tmp_path):
     path = tmp_path / "new" / "folder" / "a.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        assert set(database.counts().values()) == {0}
-    with Database.open(path) as database:
-        assert set(database.counts().values()) == {0}
-    with Database.open(path, read_only=False, create=True) as database:
-        assert set(database.counts().values()) == {0}
+    for read_only in (False, True, False):
+        with Database.open(path, read_only=read_only, create=not read_only) as database:
+            assert set(database.counts().values()) == {0}
 
 
 @BOTH

@@ -13,25 +13,15 @@ from kernrec.store.measurement_log import evidence
 from kernrec.store.share.withdraw import retracted, retraction_rows, withdraw_here
 from tests.helpers.depth import few_examples
 from tests.helpers.reading import reading_here
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement, measurements, merge
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurement, measurements, merge, store_measurements
 
 OTHER = {"block_m": 32}
 ALL = "measurement_id IN (SELECT measurement_id FROM db.merged)"
 
 
-def theirs(folder: Path, *rows: Measurement) -> Path:
-    path = folder / "theirs.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(rows)
-    return path
-
-
 @pytest.fixture
 def own(tmp_path):
-    path = tmp_path / "own.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements([measurement(position=3)])
-    return path
+    return store_measurements(tmp_path / "own.duckdb", [measurement(position=3)])
 
 
 def answers(path: Path) -> list[tuple[float, bool, float | None]]:
@@ -43,7 +33,7 @@ def answers(path: Path) -> list[tuple[float, bool, float | None]]:
 
 def merged(own: Path, *rows: Measurement) -> list[tuple[float, bool, float | None]]:
     with reading_here(), Database.open(own, read_only=False) as database:
-        merge(database, theirs(own.parent, *rows))
+        merge(database, store_measurements(own.parent / "theirs.duckdb", rows))
     return answers(own)
 
 
@@ -121,10 +111,7 @@ def test_merged_rows_can_be_retracted_separately(own):
     )
 )
 def test_merge_never_changes_the_users_answers(tmp_path_factory, rows):
-    folder = tmp_path_factory.mktemp("own")
-    path = folder / "own.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements([measurement(position=3)])
+    path = store_measurements(tmp_path_factory.mktemp("own") / "own.duckdb", [measurement(position=3)])
     after = merged(path, *(measurement(**row) for row in rows))
     assert [latency_s for latency_s, from_others, _ in after if not from_others] == [1e-3]
 

@@ -10,9 +10,8 @@ from kernrec.errors import UsageError
 from kernrec.measure.campaign.ingest import check_takes_rows
 from kernrec.store import Database, Stack
 from kernrec.store.database import LONGEST_SOURCE
-from kernrec.store.intake import row_checks
 from tests.helpers.command import run_here
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement, measurements
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement, measurements, store_measurements
 
 pytestmark = pytest.mark.usefixtures("read_here")
 KERNEL_ROW = {"name": "k", "kernel_hash": "0123456789abcdef", "op": "matmul", "spec": "{}"}
@@ -81,9 +80,7 @@ def test_collect_refuses_an_impossible_clock(own, year, monkeypatch):
 
 
 def test_collect_refuses_a_clock_behind_the_newest_row(tmp_path, monkeypatch):
-    path = tmp_path / "own.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements([measurement(measured_at="2031-06-03T00:00:00")])
+    path = store_measurements(tmp_path / "own.duckdb", [measurement(measured_at="2031-06-03T00:00:00")])
     _set_clock(monkeypatch, 2031)
     with pytest.raises(UsageError, match=r"shows 2031-06-01 00:00, but .* has a measurement of 2031-06-03 00:00"):
         check_takes_rows(path)
@@ -97,6 +94,5 @@ def _set_clock(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
         def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
             return datetime(year, 6, 1, tzinfo=UTC)
 
-    for module in (row_checks, "kernrec.measure.campaign.ingest", "kernrec.store.intake.read_file"):
-        name = module if isinstance(module, str) else module.__name__
-        monkeypatch.setattr(f"{name}.datetime", Clock)
+    for module in ("measure.campaign.ingest", "store.intake.read_file", "store.intake.row_checks"):
+        monkeypatch.setattr(f"kernrec.{module}.datetime", Clock)

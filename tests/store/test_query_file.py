@@ -13,7 +13,7 @@ from kernrec.store.measurement_log import MeasurementLog, evidence
 from kernrec.store.query_file import query_file, wrong_entries
 from tests.helpers.command import run_here
 from tests.helpers.reading import reading_here
-from tests.helpers.sharing import GPU, HASH, KERNEL, PROBLEM, Person, measurement
+from tests.helpers.sharing import GPU, HASH, KERNEL, PROBLEM, Person, measurement, store_measurements
 
 pytestmark = pytest.mark.usefixtures("read_here")
 
@@ -203,9 +203,7 @@ def test_damaged_files_are_written_again(own):
 
 
 def test_verify_deletes_a_file_that_differs_from_the_database(own, capsys):
-    other = own.with_name("other.duckdb")
-    with Database.open(other, read_only=False, create=True) as database:
-        database.add_measurements(rows_of("ann", 2e-3))
+    other = store_measurements(own.with_name("other.duckdb"), rows_of("ann", 2e-3))
     assert wrong_entries(own, Database.open) == 0
     other_file = query_file(other, Database.open)
     other_file._facts["made_of"] = query_file(own, Database.open).made_of

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.store import Database
 from kernrec.store.intake import merge_file, rewritten
 from kernrec.store.marks import is_own
 from tests.helpers.command import environment
-from tests.helpers.sharing import measurements
+from tests.helpers.sharing import measurements, store_measurements
 
 pytestmark = [
     pytest.mark.usefixtures("read_here"),
@@ -34,10 +33,7 @@ def count(path: Path) -> int:
 
 @pytest.fixture
 def own(tmp_path):
-    path = tmp_path / "own.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(measurements("mine", 2))
-    return path
+    return store_measurements(tmp_path / "own.duckdb", measurements("mine", 2))
 
 
 def test_readers_see_the_old_database_until_the_rewrite_is_complete(own):
@@ -84,9 +80,8 @@ def test_failed_rewrite_leaves_the_database_unchanged(own):
 @pytest.mark.every(3)
 def test_large_merge_writes_a_new_file(own, tmp_path, monkeypatch):
     monkeypatch.setattr("kernrec.store.intake._MANY_BYTES", 0)
-    theirs, inode = tmp_path / "theirs.duckdb", own.stat().st_ino
-    with Database.open(theirs, read_only=False, create=True) as database:
-        database.add_measurements(measurements("theirs", 3))
+    theirs = store_measurements(tmp_path / "theirs.duckdb", measurements("theirs", 3))
+    inode = own.stat().st_ino
     assert merge_file(own, theirs) == 4  # three measurements and a config
     assert own.stat().st_ino != inode
     assert merge_file(own, theirs) == 0

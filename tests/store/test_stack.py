@@ -53,16 +53,14 @@ def test_shipped_profiles_take_precedence_then_the_first_database(make, profile,
 def test_users_database_is_used_if_it_exists(make, row, problem, tmp_path, monkeypatch):
     monkeypatch.delenv("KERNREC_DB", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    stack = Stack()
-    assert measured(stack, problem) == []
+    assert measured(Stack(), problem) == []
     assert list(tmp_path.iterdir()) == []
     make("kernrec/kernrec.duckdb", [row()])
     stack = Stack()
     another = Stack()
     assert len(measured(stack, problem)) == 1
     assert len(measured(another, problem)) == 1
-    stack = Stack([])
-    assert measured(stack, problem) == []
+    assert measured(Stack([]), problem) == []
 
 
 def test_database_given_twice_is_used_once(make, row, tmp_path):
@@ -103,15 +101,11 @@ def test_database_is_reopened_only_after_it_changed(make, row, problem, profile,
     assert stack.profiles(KERNEL, HASH, 90)[0].registers.tolist() == [4]
 
 
-def interval(database, problem):
-    (answer,) = database.measured(GPU, [KERNEL], problem.key)
-    return answer.latency_low_s, answer.latency_high_s
-
-
 @pytest.mark.parametrize("stated", [{"latency_low_s": 9e-4, "latency_high_s": 1.2e-3}, {}])
 def test_result_of_a_single_session_keeps_its_interval(database, row, problem, stated):
     add(database, row(**stated))
-    assert interval(database, problem) == (stated.get("latency_low_s"), stated.get("latency_high_s"))
+    (answer,) = database.measured(GPU, [KERNEL], problem.key)
+    assert (answer.latency_low_s, answer.latency_high_s) == (stated.get("latency_low_s"), stated.get("latency_high_s"))
 
 
 def test_each_locked_memory_clock_has_its_own_answer(database, row, problem):
@@ -120,19 +114,21 @@ def test_each_locked_memory_clock_has_its_own_answer(database, row, problem):
     assert [(answer.latency_s, answer.locked_memory_clock_hz) for answer in answers] == [(1e-3, None), (2e-3, 1e9)]
 
 
-def test_failure_counts_until_the_config_succeeds_in_any_database(row, problem):
-    def log(*rows):
-        with Database.memory() as database:
-            add(database, *rows)
-            return database.log(GPU, [problem.key])
+def log_of(problem, *rows):
+    with Database.memory() as database:
+        add(database, *rows)
+        return database.log(GPU, [problem.key])
 
+
+def test_failure_counts_until_the_config_succeeds_in_any_database(row, problem):
     def failures(*logs):
         return [failure.outcome for failure in evidence(logs, [KERNEL], problem.key).failed]
 
-    crash, well = log(row(outcome="crash", latency_s=None)), log(row(measured_at="2026-03-02"))
+    crash = log_of(problem, row(outcome="crash", latency_s=None))
+    well = log_of(problem, row(measured_at="2026-03-02"))
     assert failures(crash) == ["crash"]
     assert failures(well, crash) == failures(crash, well) == []
-    wrong = log(row(outcome="incorrect", latency_s=None), row(measured_at="2026-03-02"))
+    wrong = log_of(problem, row(outcome="incorrect", latency_s=None), row(measured_at="2026-03-02"))
     assert failures(wrong) == ["incorrect"]  # a kernel with a race succeeds sometimes
 
 
@@ -150,24 +146,13 @@ def test_mig_slice_rows_do_not_describe_the_whole_gpu(database, row, problem):
     assert len(database.rows("measurement")) == 4
 
 
-REPLAY = {
-    "measured_by": "kernrec 0.1.0",
-    "replayed": True,
-    "protocol_version": 0,
-    "session": "replay",
-    "measured_at": "2026-05-01",
-}
-
-
 def test_replayed_rows_are_ignored_if_measured_rows_exist(row, problem):
-    imported, replayed = row(protocol_version=0), row(**REPLAY, latency_s=9e-4)
+    imported = row(protocol_version=0)
+    replay = {"measured_by": "kernrec 0.1.0", "replayed": True, "session": "replay", "measured_at": "2026-05-01"}
+    replayed = row(**replay, protocol_version=0, latency_s=9e-4)
 
     def measured_in(*databases):
-        logs = []
-        for rows in databases:
-            with Database.memory() as database:
-                add(database, *rows)
-                logs.append(database.log(GPU, [problem.key]))
+        logs = [log_of(problem, *rows) for rows in databases]
         (answer,) = evidence(logs, [KERNEL], problem.key).measured
         return answer.latency_s, answer.sessions, answer.replayed
 
