@@ -1,7 +1,6 @@
 """Test that lowering PTX predicts the machine instructions that the assembler emits."""
 
 import tomllib
-from functools import cache
 
 import pytest
 
@@ -68,11 +67,16 @@ def test_instruction_lowers_to_expected_machine_instructions(text, want):
     assert dict(issue_cost.machine_cost(function(text).instructions[0])) == want
 
 
-def test_every_known_opcode_has_a_class():
-    names = {*issue_cost.CLASSES, *issue_cost.MACHINE_CLASSES} - {"mov", "ld_const"}
+MACHINE_CLASSES = {*issue_cost.CLASSES, *issue_cost.MACHINE_CLASSES} - {"mov", "ld_const"}
+
+
+@pytest.mark.parametrize(("cost_of", "names"), [
+    (issue_cost.machine_cost, MACHINE_CLASSES), (issue_cost.classify, {*issue_cost.CLASSES}),
+])  # fmt: skip
+def test_every_known_opcode_has_a_cost_of_a_known_class(cost_of, names):
     for opcode in known_opcodes():
         for suffix in ("u32", "f32", "s64", "f64", "pred"):
-            for name, number in issue_cost.machine_cost(function(f"{opcode}.{suffix} %r1, %r2, %r3;").instructions[0]):
+            for name, number in cost_of(function(f"{opcode}.{suffix} %r1, %r2, %r3;").instructions[0]):
                 assert name in names
                 assert number > 0
 
@@ -147,39 +151,18 @@ GUARDED_KERNELS = ".version 8.0\n.target sm_75\n.address_size 64\n" + "".join(
     GUARDED_KERNEL.format(number=number, body=body.replace("; ", ";\n"))
     for number, body in enumerate(GUARDED_BODIES.values())
 )
-SMS = (75, 86, 90, 120)
-
-
-@cache
-def branches_of_rules() -> list[bool]:
-    module = parse(GUARDED_KERNELS)
-    return [lowered(module.functions[f"k{number}"])[0].get("branch", 0) > 0 for number in range(len(GUARDED_BODIES))]
 
 
 @pytest.mark.skipif(disassembler() is None, reason="there is no nvdisasm here")
-@pytest.mark.parametrize("sm", SMS)
+@pytest.mark.parametrize("sm", [75, 86, 90, 120])
 def test_predication_rules_match_the_assembler(sm):
-    differ = []
+    functions, differ = parse(GUARDED_KERNELS).functions, []
     for number, name in enumerate(GUARDED_BODIES):
         code = machine_code_of(GUARDED_KERNELS, sm)[f"k{number}"].instructions
         main = code[: max(i for i, ins in enumerate(code) if ins.opcode == "EXIT")]
-        if any(ins.opcode == "BRA" for ins in main) != branches_of_rules()[number]:
+        if any(ins.opcode == "BRA" for ins in main) != (lowered(functions[f"k{number}"])[0].get("branch", 0) > 0):
             differ.append(name)
     assert differ == []
-
-
-def issues(text: str) -> dict[str, int]:
-    return dict(issue_cost.classify(module(text, verified=False).functions["k"].instructions[0]))
-
-
-def test_every_known_opcode_has_an_issue_cost():
-    for opcode in known_opcodes():
-        for suffix in ("u32", "f32", "s64", "f64", "pred"):
-            for name, number in issue_cost.classify(
-                module(f"{opcode}.{suffix} %r1, %r2, %r3;", verified=False).functions["k"].instructions[0]
-            ):
-                assert name in issue_cost.CLASSES
-                assert number > 0
 
 
 @pytest.mark.parametrize(("text", "want"), [
@@ -199,4 +182,4 @@ def test_every_known_opcode_has_an_issue_cost():
     ("cvt.rn.bf16x2.f32 %r1, %f1, %f1;", {"cvt": 1}), ("add.cc.u32 %r1, %r1, %r1;", {"alu": 1}),
 ])  # fmt: skip
 def test_issue_costs_match_the_recorded_ones(text, want):
-    assert issues(text) == want
+    assert dict(issue_cost.classify(function(text).instructions[0])) == want
