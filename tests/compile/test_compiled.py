@@ -15,11 +15,9 @@ from kernrec.errors import UsageError
 from kernrec.ptx import parse
 from tests.helpers.paths import beside
 
-CALLS = beside(__file__, "calls.log")
-
 
 def test_compiler_log_reader_ignores_resources_of_called_functions():
-    assert parse_resources(CALLS) == {
+    assert parse_resources(beside(__file__, "calls.log")) == {
         "k2": Resources(38, spill_store_bytes=8, spill_load_bytes=12, stack_bytes=400, static_smem_bytes=2048),
         "_Z2k3IfEvPT_": Resources(8, 0, 0, 0, 0),
     }

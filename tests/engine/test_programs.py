@@ -165,9 +165,6 @@ def test_program_results_and_counts_equal_the_recorded_ones(name):
     check(f"counts {name}", [digest(y), dict(sorted(counts.items()))])
 
 
-_HEAD = beside(__file__, "programs_head.ptx")
-
-
 def _listed(first: int, count: int, letter: str = "r") -> str:
     return "{" + ", ".join(f"%{letter}{i}" for i in range(first, first + count)) + "}"
 
@@ -224,7 +221,7 @@ _PROGRAMS = {
 
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_matmul_result_is_bitwise_equal_to_the_recorded_one(name):
-    module = parse(_HEAD + _PROGRAMS[name] + "\nret;\n}\n")
+    module = parse(beside(__file__, "programs_head.ptx") + _PROGRAMS[name] + "\nret;\n}\n")
     values = np.random.default_rng(13).standard_normal(64 * 32).astype(np.float16)
     buffers = {"x": values, "y": np.zeros(64 * 64, np.uint8), "n": np.zeros(4, np.uint8)}
     try:

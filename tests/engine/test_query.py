@@ -20,11 +20,9 @@ from tests.engine.query_values import values
 from tests.helpers.engine_objects import candidates, costs, integers, launch
 from tests.helpers.paths import ROOT
 
-RELEASE = Path(__file__).with_name("query_values.json")
-
 
 def test_query_results_equal_release_0_1_0():
-    stored, computed = json.loads(RELEASE.read_text()), values()
+    stored, computed = json.loads(Path(__file__).with_name("query_values.json").read_text()), values()
     assert computed.keys() == stored.keys()
     for name, expected in stored.items():
         # Features have single precision.

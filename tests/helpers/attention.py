@@ -34,16 +34,13 @@ def with_rounded_weights(
         met = np.maximum.accumulate(tiles, axis=1).repeat(block_k, axis=1)[:, :keys]
         held = np.exp(met - scores.max(axis=1, keepdims=True)) / _SHIFT
         weights = _SHIFT * np.exp(scores - met)
-        low, near, high = (_rounded(weights * factor) * held for factor in (1 - error, 1, 1 + error))
+        rounded = (encode_elements(weights * factor, "f8e4m3") for factor in (1 - error, 1, 1 + error))
+        low, near, high = (decode_elements(codes, "f8e4m3") * held for codes in rounded)
         share = scale["v"][shared] / np.exp(scores - scores.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)
         o[b, h] = near @ v[shared] * share
         slack[b, h] = (high - low) @ np.abs(v[shared]) * share
     back = (lambda x: x) if problem.layout == "bhsd" else (lambda x: np.ascontiguousarray(x.swapaxes(1, 2)))
     return back(o), back(slack)
-
-
-def _rounded(weights: np.ndarray) -> np.ndarray:
-    return decode_elements(encode_elements(weights, "f8e4m3"), "f8e4m3")
 
 
 SIMT, WGMMA = find_kernel("attention_simt"), find_kernel("attention_wgmma")

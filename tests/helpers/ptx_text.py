@@ -85,12 +85,9 @@ def apply(instruction: str, inputs: Sequence[np.ndarray], kinds: Sequence[str], 
     return out
 
 
-ELEMENTWISE = beside(__file__, "elementwise.ptx")
-
-
 def elementwise(entry: str, operation: str) -> str:
     """Return a program whose `operation` computes each `y[i]` in %f2 from `x[i]` in %f1, for `n` elements."""
-    return ELEMENTWISE.replace("ENTRY", entry).replace("OPERATION", operation)
+    return beside(__file__, "elementwise.ptx").replace("ENTRY", entry).replace("OPERATION", operation)
 
 
 def cuda(source: str, arch: str = "sm_86", defines: Mapping[str, str | int] | None = None) -> Module:

@@ -199,8 +199,6 @@ def test_shared_memory_energy_includes_wgmma_and_bulk_copies():
     assert events(counts)["shared.wavefronts"] == 2.0 + 640.0 / 128 + 256.0 / 128
 
 
-READS = {"a": "m", "b": "n"}
-WRITES = ("c",)
 SIZES = {"a": 64e6, "b": 64e6, "c": 64e6}
 counts = st.integers(1, 64)
 
@@ -208,7 +206,7 @@ counts = st.integers(1, 64)
 def moved(tiles_m: int, tiles_n: int, group: int, wave: int, l2_bytes: float) -> float:
     extents = float(min(group, tiles_m)), float(tiles_n), float(np.ceil(tiles_m / group))
     blocks, together = np.array([float(tiles_m * tiles_n)]), np.array([float(wave)])
-    access = TensorAccess("mnm", READS, WRITES)
+    access = TensorAccess("mnm", {"a": "m", "b": "n"}, ("c",))
     return float(dram_bytes(access, extents, list(SIZES.values()), blocks, together, l2_bytes)[0])
 
 

@@ -20,10 +20,9 @@ from kernrec.model.analytical.microarchitecture import CLOCKS
 from kernrec.model.analytical.power import PowerModel, clocks_between
 from kernrec.util.engine import query
 from tests.helpers.depth import few_examples
-from tests.helpers.paths import ROOT
+from tests.helpers.paths import RECORDINGS, ROOT
 from tests.helpers.work import calls
 
-DATA = ROOT.parent / "shared" / "data"
 NAMES = ("t4", "a100-pcie-40gb", "rtx-a4000", "rtx4090", "h100-sxm", "b200", "rtx5090")
 MODELS = {name: PowerModel.for_gpu(find_gpu(name)) for name in NAMES}
 EVENTS = ("issue.fma32", "issue.alu", "mma.f16", "shared.wavefronts", "l1.requests", "l2.sectors", "dram.bytes")
@@ -356,7 +355,7 @@ def test_power_limit_takes_as_many_numpy_calls_for_3000_launches_as_for_3():
 
 @pytest.mark.every(3)
 @pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside the repository")
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the shared data folder is not beside the repository")
 def test_recorded_power_is_within_the_accuracy_goals():
     command = [sys.executable, "tools/evidence", "power", "--quick"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -238,9 +238,6 @@ def test_newest_version_is_used_unless_one_is_named():
     assert baselines("TensorRT-LLM@1.3.0rc20") == newest
 
 
-UNDATED = {"TensorRT-LLM 1.3.0rc17", "TensorRT-LLM 1.3.0rc20", "cuDNN 8.9"}
-
-
 @pytest.mark.parametrize(("backend", "version", "date"), [
     ("vLLM", "0.24.0", "2026-06-30"), ("SGLang (static scales)", "0.5.12", "2026-05-16"),
     ("SGLang", "0.5.12, static scales", "2026-05-16"), ("vLLM", "0.14.0 to 0.24.0", "2026-01-20 to 2026-06-30"),
@@ -272,4 +269,4 @@ def test_every_shipped_version_has_a_date_or_is_known_to_lack_one():
                     if version
                 }
     undated = {name for name in named if released(*name.split(" ", 1)) is None}
-    assert undated == UNDATED
+    assert undated == {"TensorRT-LLM 1.3.0rc17", "TensorRT-LLM 1.3.0rc20", "cuDNN 8.9"}

@@ -37,14 +37,10 @@ def overlapped(body: str, trips: int = 1000) -> float:
         inside = inside or labels[block.index]
         ran[block.index] = trips if inside else 1
         inside = inside and block.instructions[-1].opcode != "bra"
-    return share_of(function, ran)
-
-
-def share_of(function: Function, executions: dict[int, int]) -> float:
     pieces = [[block] for block in function.blocks]
-    runs = np.array([[executions.get(block.index, 0)] for block in function.blocks])
+    runs = np.array([[ran[block.index]] for block in function.blocks])
     waits = [float(waits_for_loads(grouped_loads(piece), runs)[0]) for piece in pieces]
-    return overlapped_waits(function, pieces, waits, executions)
+    return overlapped_waits(function, pieces, waits, ran)
 
 
 def test_all_load_waits_overlap_without_barriers():

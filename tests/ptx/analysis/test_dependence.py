@@ -12,12 +12,9 @@ from kernrec.ptx.analysis.liveness import live_registers
 from tests.helpers.paths import beside
 from tests.helpers.ptx_text import cuda, module, ptx
 
-HEAD = beside(__file__, "dependence_head.ptx")
-TAIL = "\nDONE:\n    ret;\n}\n"
-
 
 def kernel(body: str):  # type: ignore[no-untyped-def]
-    return parse(HEAD + body + TAIL).functions["k"]
+    return parse(beside(__file__, "dependence_head.ptx") + body + "\nDONE:\n    ret;\n}\n").functions["k"]
 
 
 def test_address_from_a_loaded_index_is_data_dependent():

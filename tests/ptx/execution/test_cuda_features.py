@@ -30,22 +30,16 @@ def run(source: str, arch: str, *arguments: np.ndarray | int, grid: int = 1, sha
     )
 
 
-ATOMICS = beside(__file__, "atomics.cu")
-
-
 @ARCHS
 def test_atomics_of_every_kind_match_the_reference(arch):
     a, f, u = np.zeros(8, np.int32), np.zeros(2, np.float32), np.zeros(2, np.uint64)
     d, flags = np.zeros(1), np.array([2**32 - 1, 0, 0, 0, 0], np.uint32)
-    run(ATOMICS, arch, a, f, u, d, flags, grid=2)
+    run(beside(__file__, "atomics.cu"), arch, a, f, u, d, flags, grid=2)
     total, count = 128 * 127 // 2, 128
     assert a.tolist() == [total, 127, -127, 7, 5, -total, count, 63 + 127]
     assert (f.tolist(), u.tolist(), d.tolist()) == ([64.0, 190.5], [3 * count, (1 << 40) + 127], [32.0])
     odd = sum(1 << bit for bit in range(31) if sum(i % 31 == bit for i in range(count)) % 2)
     assert flags.tolist() == [0, 2**32 - 1, odd, count % 10, (10 - count % 10) % 10]
-
-
-DOUBLES = beside(__file__, "doubles.cu")
 
 
 @ARCHS
@@ -54,7 +48,7 @@ def test_double_precision_library_functions_match_numpy(arch):
 
     x, y = RNG.uniform(-4, 4, (2, N))
     out = np.zeros(18 * N)
-    run(DOUBLES, arch, x, y, out)
+    run(beside(__file__, "doubles.cu"), arch, x, y, out)
     size = np.abs(x)
     single = np.sqrt(np.abs(y).astype(np.float32)) / np.float32(3)
     expected = [
@@ -87,16 +81,13 @@ def test_functions_that_are_not_inlined_can_be_called(arch):
         assert y[i] == pytest.approx(a - b + 5, rel=1e-4, abs=1e-4)
 
 
-GROUPS = beside(__file__, "groups.cu")
-
-
 def test_cooperative_groups_match_the_reference():
     pytest.importorskip("cupy", reason="compiling CUDA needs CuPy: pip install '.[cuda13]'")
     if not any((folder / "nv" / "target").is_file() for folder in header_folders()):
         pytest.skip("cooperative_groups.h needs the CUDA C++ core libraries: pip install nvidia-cuda-cccl")
     x = np.arange(N, dtype=np.float32)
     y = np.zeros(N, np.float32)
-    run(GROUPS, "sm_86", x, y)
+    run(beside(__file__, "groups.cu"), "sm_86", x, y)
     i = np.arange(N)
     v = x.reshape(-1, 8).sum(axis=1).repeat(8) + i // 8
     for warp in (i[:32], i[32:]):
@@ -105,14 +96,11 @@ def test_cooperative_groups_match_the_reference():
     assert y.tolist() == v.tolist()
 
 
-BRANCHES = beside(__file__, "branches.cu")
-
-
 @ARCHS
 def test_jump_tables_early_returns_and_local_arrays_work(arch):
     x = RNG.integers(0, 100, N).astype(np.int32)
     y, counts = np.zeros(N, np.int32), np.zeros(4, np.int32)
-    run(BRANCHES, arch, x, y, counts, 40, shared_bytes=4 * N)
+    run(beside(__file__, "branches.cu"), arch, x, y, counts, 40, shared_bytes=4 * N)
     for i, v in enumerate(x.tolist()):
         if v % 10 == 5:
             assert y[i] == 4
@@ -156,24 +144,21 @@ def test_device_malloc_returns_separate_memory_until_the_heap_is_full(arch):
     assert (np.count_nonzero(places), (x == -1).sum()) == (7, N - 7)
 
 
-POINTERS = beside(__file__, "pointers.cu")
-
-
 @ARCHS
 def test_functions_can_be_called_through_pointers_and_virtually(arch):
     x = RNG.integers(0, 4, N).astype(np.int32)
     i, before = np.arange(N), x.copy()
-    run(POINTERS, arch, x)
+    run(beside(__file__, "pointers.cu"), arch, x)
     np.testing.assert_array_equal(x, np.where(before & 1, i * i, 3 * i) * 1000 + np.where(before >> 1, i - 1, i + 1))
-
-
-FUNCTIONS = beside(__file__, "math_functions.cu")
 
 
 @ARCHS
 def test_math_library_matches_numpy(arch):
     x, y = np.linspace(0.05, 30, 90).astype(np.float32), np.zeros(90, np.float32)
-    emulate(cuda(FUNCTIONS, arch), KernelLaunch("functions", (1,), (96,), ["x", "y", np.int32(90)], {"x": x, "y": y}))
+    emulate(
+        cuda(beside(__file__, "math_functions.cu"), arch),
+        KernelLaunch("functions", (1,), (96,), ["x", "y", np.int32(90)], {"x": x, "y": y}),
+    )
     v = x.astype(np.float64)
     pieces = np.stack([np.exp(v), np.sin(v), np.log(v), np.sqrt(v), v / 3, v**1.5])
     i = np.arange(90)

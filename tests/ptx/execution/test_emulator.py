@@ -177,9 +177,6 @@ def test_moves_emulated_together_keep_program_order():
         np.testing.assert_array_equal(y, model)
 
 
-# Errors
-
-
 def test_unknown_instruction_is_named_only_when_reached():
     body = "\nmov.u32 %r1, %tid.x;\nsetp.eq.u32 %p1, %r1, 99;\n@!%p1 bra OVER;\nfrobnicate.u32 %r1, %r1;\nOVER:\n"
     run(body)
@@ -310,7 +307,6 @@ def test_emulation_runs_again_after_a_failed_copy():
     assert emulation.run([0])["barriers"] == 1
 
 
-TEXT = beside(__file__, "accesses.ptx")
 AT = "mul.wide.u32 %d2, {lane}, {step}; add.u64 %d2, %d0, %d2;"
 
 
@@ -319,7 +315,7 @@ def accesses(
 ) -> tuple[dict[int, BlockAccesses], dict]:
     launch = KernelLaunch("k", (blocks,), (threads,), ["x"], {"x": np.zeros(size, np.uint8)})
     options = EmulationOptions(blocks, watched=range(blocks))
-    emulation = Emulation(parse(TEXT.format(body=body)), launch, options)
+    emulation = Emulation(parse(beside(__file__, "accesses.ptx").format(body=body)), launch, options)
     counts = emulation.run(range(blocks))
     return emulation.accesses(), counts
 

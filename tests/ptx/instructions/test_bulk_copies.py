@@ -49,15 +49,15 @@ def test_box_is_added_to_existing_values():
         add_one(source, (16, 8), 128)
 
 
-ROW = HEAD + beside(__file__, "bulk_copies_row.cu")
-
-
 def rows(bytes_: int = 256, x: int = 64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Copy a row through shared memory and add it to the output. Return the row and the output before and after."""
     rng = np.random.default_rng(0)
     values, out = rng.integers(-99, 99, x, np.int32), rng.integers(-99, 99, 64, np.int32)
     before = out.copy()
-    emulate(cuda(ROW, "sm_90a"), KernelLaunch("k", (1,), (32,), ["x", "o", np.int32(bytes_)], {"x": values, "o": out}))
+    emulate(
+        cuda(HEAD + beside(__file__, "bulk_copies_row.cu"), "sm_90a"),
+        KernelLaunch("k", (1,), (32,), ["x", "o", np.int32(bytes_)], {"x": values, "o": out}),
+    )
     return values, before, out
 
 
@@ -170,7 +170,6 @@ CONSUMER:
     @%p3 bra CONSUMER;
 END:
 """
-WANTED = np.arange(STEPS)[:, None] * 100 + (np.arange(32) ^ 1)
 
 
 def pipe(old: str = "", new: str = "") -> tuple[np.ndarray, Counts]:
@@ -182,7 +181,7 @@ def pipe(old: str = "", new: str = "") -> tuple[np.ndarray, Counts]:
 
 def test_producer_and_consumer_stay_synchronized():
     out, counts = pipe()
-    np.testing.assert_array_equal(out, WANTED)
+    np.testing.assert_array_equal(out, np.arange(STEPS)[:, None] * 100 + (np.arange(32) ^ 1))
     assert counts["mbarrier.waits"] >= 2 * STEPS
 
 

@@ -91,7 +91,6 @@ def coordinates(axes: int, extents: Sequence[int], normalized: bool) -> list[np.
 SAMPLERS = [
     Sampler(f, a, n) for f, a, n in product(("point", "linear"), ("clamp", "border", "wrap", "mirror"), (False, True))
 ]
-NAMES = {1: "1d", 2: "2d", 3: "3d"}
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: f"{s.filter}-{s.address}-{s.normalized}")
@@ -102,7 +101,7 @@ def test_texture_fetch_filters_and_addresses_as_documented(sampler, extents):
     places = coordinates(len(extents), extents, sampler.normalized)
     inside = ", ".join(f"{{{i}}}" for i in range(len(extents))) + (", {2}" if len(extents) == 3 else "")
     got, _ = fetch(
-        f"tex.{NAMES[len(extents)]}.v4.f32.f32 {{d}}, [{{t}}, {{{{{inside}}}}}]",
+        f"tex.{len(extents)}d.v4.f32.f32 {{d}}, [{{t}}, {{{{{inside}}}}}]",
         Image("texels", extents, channels=channels, sampler=sampler), texels, places,
     )  # fmt: skip
     expected = reference_fetches(texels, sampler, places)

@@ -62,15 +62,6 @@ def packed(matrices: np.ndarray, place: Place, register_bytes: int) -> np.ndarra
     return out.reshape(warps * 32, -1).view(f"u{register_bytes}")
 
 
-def unpacked(registers: np.ndarray, place: Place, shape: tuple[int, int], dtype: str) -> np.ndarray:
-    elements = registers.view(dtype).reshape(-1, 32, shape[0] * shape[1] // 32)
-    out = np.zeros((len(elements), *shape), dtype)
-    for lane in range(32):
-        for i in range(elements.shape[2]):
-            out[:, *place(lane // 4, lane % 4, i)] = elements[:, lane, i]
-    return out
-
-
 STORED = {"f16": "f2", "bf16": "u2", "tf32": "u4", "s8": "i1", "u8": "u1", "f64": "f8", "f32": "f4", "s32": "i4"}
 
 
@@ -128,7 +119,11 @@ def multiply(
     registers = tuple(buffers[name].shape[1] for name in "dabc")
     kernel = cuda(source_of(shape, types, registers, marks), arch)  # type: ignore[arg-type]
     counts = emulate(kernel, KernelLaunch("k", (2,), (64,), ["a", "b", "c", "d"], buffers))
-    return unpacked(buffers["d"], c_place, c.shape[1:], STORED[d_type]), counts
+    elements = buffers["d"].view(d.dtype).reshape(len(c), 32, -1)
+    for lane in range(32):
+        for i in range(elements.shape[2]):
+            d[:, *c_place(lane // 4, lane % 4, i)] = elements[:, lane, i]
+    return d, counts
 
 
 HALF = [("f32", "f16", "f16", "f32"), ("f16", "f16", "f16", "f16")]
@@ -145,13 +140,9 @@ CASES = [
 ]
 
 
-def extents(shape: str) -> tuple[int, int]:
-    return int(shape[1 : shape.index("n")]), int(shape[shape.index("k") + 1 :])
-
-
 @pytest.mark.parametrize(("shape", "types", "arch"), CASES)
 def test_every_fragment_has_the_documented_layout(shape, types, arch):
-    m, k = extents(shape)
+    m, k = int(shape[1 : shape.index("n")]), int(shape[shape.index("k") + 1 :])
     rng = np.random.default_rng(m * k)
     ranges = {"s8": (-90, 91), "u8": (0, 200)}
     a = rng.integers(*ranges.get(types[1], (-8, 9)), (4, m, k))
@@ -286,17 +277,11 @@ def test_lanes_of_a_warp_converge_before_an_mma():
     assert run(body)["issue.mma"] == 1
 
 
-# ldmatrix, stmatrix, movmatrix
-
-
-MOVE = beside(__file__, "move.cu")
-
-
 def load_matrices(number: int, trans: bool, rows: np.ndarray, arch: str) -> tuple[np.ndarray, np.ndarray, Counts]:
     """Load matrices with the byte offset of each thread in `rows`. Return data, registers and counts."""
     x = np.arange(3 * 2048, dtype=np.uint16)
     out = np.zeros((3, 2, 32, number), np.uint32)
-    source = MOVE.format(
+    source = beside(__file__, "move.cu").format(
         n=number,
         trans=".trans" if trans else "",
         names="{" + ", ".join(f"%{i}" for i in range(number)) + "}",

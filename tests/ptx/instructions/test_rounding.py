@@ -117,9 +117,6 @@ def test_special_values_and_clamps_match_numpy(kind, values):
     np.testing.assert_array_equal(ex2[:6], [2, 0.5, math.inf, 0, math.nan, 1])
 
 
-# Conversions
-
-
 @example(bits=[0x7F7FFFFF, 0x7F7F7FFF, 0x7F800001, 0xFF800000, 0x00000001, 0x00008000, 0x00018000, 0x80008001] * 4)
 @given(bits=F32)
 def test_f32_to_bf16_uses_the_named_rounding(bits):
@@ -156,9 +153,6 @@ def test_f32_to_tf32_rounds_ties_away_from_zero(bits):
     np.testing.assert_array_equal(even[~ties], away[~ties])
 
 
-# Comparisons
-
-
 @pytest.mark.parametrize(("kind", "values"), FORMATS)
 @few_examples(6)
 @given(a=lanes.column(lanes.integer(16, SPECIAL), 64), swap=st.booleans())
@@ -180,9 +174,6 @@ def test_packed_comparisons_are_independent(kind, values, a, swap):
             f"setp.{name}.{kind} %p1, {{a0}}, {{a1}}; selp.u32 {{d}}, 1, 0, %p1", [x[:32], y[:32]], ["b16"] * 2, "u32"
         )
         np.testing.assert_array_equal(single, want.reshape(-1)[:32])
-
-
-# CUDA's headers generate this code.
 
 
 INTRINSICS = beside(__file__, "intrinsics.cu")
@@ -208,9 +199,6 @@ def test_cuda_header_intrinsics_match_numpy(kind, arch):
     if kind == "bf16":
         emulate(cuda(INTRINSICS, arch), KernelLaunch("widen", (1,), (32,), ["x", "y"], {"x": x, "y": y}))
         np.testing.assert_array_equal(y[0], bf16_bits((a * 3).astype(np.float32)))
-
-
-# Atomics
 
 
 @pytest.mark.parametrize(("text", "dtype", "values"), [

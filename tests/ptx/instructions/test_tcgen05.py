@@ -79,9 +79,6 @@ def random_words(count: int) -> np.ndarray:
     return RNG.integers(0, 1 << 32, (128, count), dtype=np.uint32)
 
 
-# Moves
-
-
 def place(shape: str, t: int, r: int) -> tuple[int, int]:
     """Return lane and column of a register (PTX ISA, figures of the matrix fragments of `tcgen05.ld`)."""
     group, pair = divmod(t, 4)
@@ -161,9 +158,6 @@ def test_rows_are_copied_from_shared_memory(shape, lanes, rows):
     for lane, row in zip(lanes, rows, strict=True):
         assert np.array_equal(out[lane, : width // 4], words[row])
     assert counts["tcgen05.shared_bytes"] == len(set(rows)) * width
-
-
-# Products
 
 
 class Case(NamedTuple):
@@ -253,27 +247,18 @@ def test_matrices_may_be_mn_major(kind, dtype, row):
     assert not np.array_equal(d, expected)
 
 
-TWICE = f"@%first X @%first AGAIN {COMMIT} {WAIT}"
-
-
-def again(enable: str) -> Callable[[str], str]:
-    """Return a function that replaces AGAIN in PTX by a second multiplication with the operand `enable`."""
-
-    def mutate(text: str) -> str:
+@pytest.mark.parametrize(("enable", "factor"), [("%first", 2), ("!%first", 1), ("%first, 1", 1.5)])
+def test_enable_operand_controls_accumulation(enable, factor):
+    def repeat(text: str) -> str:
         start = text.index("tcgen05.mma")
         instruction = text[start : text.index(";", start) + 1]
         return text.replace("AGAIN", instruction.replace(", 0;", f", {enable};"))
 
-    return mutate
+    d, expected, _ = multiply(Case(), f"@%first X @%first AGAIN {COMMIT} {WAIT}", repeat)
+    assert np.array_equal(d, factor * expected)
 
 
-def test_operands_control_accumulation_and_signs():
-    d, expected, _ = multiply(Case(), TWICE, again("%first"))
-    assert np.array_equal(d, 2 * expected)
-    d, expected, _ = multiply(Case(), TWICE, again("!%first"))
-    assert np.array_equal(d, expected)
-    d, expected, _ = multiply(Case(), TWICE, again("%first, 1"))
-    assert np.array_equal(d, 1.5 * expected)
+def test_instruction_descriptor_negates_a_matrix():
     d, expected, _ = multiply(Case(), says=lambda bits: bits | 1 << 13)
     assert np.array_equal(d, -expected)
 
@@ -349,9 +334,6 @@ def test_wrong_matrix_descriptor_reads_other_data(wrong):
     assert not np.array_equal(d, expected)
 
 
-# Block scaling
-
-
 def scaled_operand(kind: str, rows: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
     """Return random numbers (rows, depth), and the 32 bytes of each row in shared memory."""
     if kind == "e2m1":
@@ -421,9 +403,6 @@ def test_block_scaled_mma_matches_numpy(kind, a, b, vector, scale):
     ]
     assert np.allclose(out.view(np.float32), scaled[0] @ scaled[1].T, rtol=1e-6, atol=1e-6)
     assert counts["mma.f16"] == 2 * m * n * depth // (4 if "mxf4" in kind else 2)
-
-
-# Pairs of thread blocks
 
 
 @pytest.mark.parametrize("m", [128, 256])

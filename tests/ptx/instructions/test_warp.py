@@ -110,9 +110,6 @@ def test_warp_barrier_gathers_its_lanes():
     np.testing.assert_array_equal(out, LANE ^ 16)
 
 
-# Block barriers
-
-
 def test_barriers_order_the_threads_of_a_block():
     # Every thread passes its number to the next thread, in 8 rounds.
     out = np.zeros((3, 96), np.uint32)
@@ -142,9 +139,6 @@ def test_barrier_can_reduce_a_predicate():
         ask + "bar.red.and.pred %p2, 0, !%p1; selp.u32 %r2, 1, 0, %p2;" + store, "u64 o", ["o"], {"o": out}, block=(64,)
     )
     assert (out == 0).all()
-
-
-# Atomics
 
 
 def atomic(text: str, start: int, kind: str = "u32", threads: int = 64) -> tuple[int, list[int], dict[str, int]]:

@@ -127,16 +127,14 @@ def test_binary_mma_combines_and_counts_bits(operation, pairs):
     np.testing.assert_array_equal(result, counted + numbers["c"])
 
 
-SOURCE = beside(__file__, "wmma.cu")
-
-
 def test_wmma_api_kernel_computes_a_product_with_an_epilogue():
     n = 64
     random = np.random.default_rng(1)
     a, b = (random.standard_normal((n, n)).astype(np.float16) for _ in range(2))
     c = np.zeros((n, n), np.float32)
     counts = emulate(
-        cuda(SOURCE), KernelLaunch("k", (4, 4), (32,), ["a", "b", "c", np.int32(n)], {"a": a, "b": b, "c": c})
+        cuda(beside(__file__, "wmma.cu")),
+        KernelLaunch("k", (4, 4), (32,), ["a", "b", "c", np.int32(n)], {"a": a, "b": b, "c": c}),
     )
     expected = np.maximum(2 * (a.astype(np.float64) @ b.T.astype(np.float64)), 0)
     np.testing.assert_allclose(c, expected, rtol=1e-3, atol=1e-3)
@@ -160,9 +158,6 @@ KINDS = ("e4m3", "e5m2")
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
 SMALLEST = {"e4m3": 2.0**-9, "e5m2": 2.0**-16}
 CODES = np.arange(256, dtype=np.uint8)
-
-PRODUCT = beside(__file__, "product.cu")
-CONVERT = beside(__file__, "convert.cu")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -196,7 +191,7 @@ def test_nan_stays_nan_when_converted_to_fp8():
 def test_second_of_a_converted_pair_is_in_the_lower_byte(nvrtc, kind):
     x = np.random.default_rng(0).standard_normal(64).astype(np.float32) * 100
     codes, halves = np.zeros(32, np.uint16), np.zeros(32, np.uint32)
-    module = parse(compile_source(CONVERT.replace("K", kind), 89).ptx)
+    module = parse(compile_source(beside(__file__, "convert.cu").replace("K", kind), 89).ptx)
     launch = KernelLaunch("convert", (1,), (32,), ["x", "c", "h"], {"x": x, "c": codes, "h": halves}, 0, {}, {})
     emulate(module, launch)
     assert np.array_equal(codes.view(np.uint8), small_codes("f8" + kind, x))
@@ -209,7 +204,7 @@ def test_8_bit_matmuls_match_numpy(nvrtc, a, b):
     x = small_codes("f8" + a, draw.standard_normal((16, 32)).astype(np.float32))
     y = small_codes("f8" + b, draw.standard_normal((8, 32)).astype(np.float32))
     d = np.zeros((16, 8), np.float32)
-    module = parse(compile_source(PRODUCT.replace(".A.B.", f".{a}.{b}."), 89).ptx)
+    module = parse(compile_source(beside(__file__, "product.cu").replace(".A.B.", f".{a}.{b}."), 89).ptx)
     buffers = {"a": x.reshape(-1), "b": y.reshape(-1), "d": d.reshape(-1)}
     counts = emulate(module, KernelLaunch("product", (1,), (32,), ["a", "b", "d"], buffers, 0, {}, {}))
     expected = small_values("f8" + a, x).astype(np.float64) @ small_values("f8" + b, y).astype(np.float64).T + 0.5

@@ -190,8 +190,6 @@ def test_unwritten_shared_memory_is_not_zero():
     assert np.isnan(out).all()
 
 
-# Asynchronous copies
-
 ASYNC = """mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 16; shl.b32 %r2, %r1, 4; ld.param.u64 %rd1, [x];
   add.u64 %rd1, %rd1, %rd2; ld.param.u64 %rd3, [o]; add.u64 %rd3, %rd3, %rd2; """
 OUT = "ld.shared.v4.b32 {%r4, %r5, %r6, %r7}, [%r2]; st.global.v4.b32 [%rd3], {%r4, %r5, %r6, %r7};"
@@ -230,9 +228,6 @@ def test_cp_async_pads_a_short_source_with_zeros(taken):
     want[:, taken // 4 :] = 0
     np.testing.assert_array_equal(out, want.ravel())
     assert counts["global.x.read_bytes"] == 32 * taken
-
-
-# Refusals
 
 
 def test_invalid_access_error_names_address_and_thread(refuses):
@@ -289,13 +284,10 @@ def test_inactive_lanes_may_hold_any_address():
         read(strided(65536) + "setp.eq.u32 %p1, %r1, 31; @%p1 ld.global.b32 %r2, [%rd2];", "")
 
 
-KERNEL = beside(__file__, "memory.cu")
-
-
 def launch(less: int, more: int) -> np.ndarray:
     """Return the output of a block in which two warpgroups request registers and a third releases some."""
     out = np.zeros(384, np.int32)
-    program = cuda(KERNEL.replace("LESS", str(less)).replace("MORE", str(more)), "sm_90a")
+    program = cuda(beside(__file__, "memory.cu").replace("LESS", str(less)).replace("MORE", str(more)), "sm_90a")
     emulate(program, KernelLaunch("k", (1,), (384,), ["o"], {"o": out}))
     return out
 

@@ -48,9 +48,6 @@ def test_broken_pipeline_is_an_error(refuses):
     ])  # fmt: skip
 
 
-SOME = HELPERS + beside(__file__, "some.cu")
-
-
 @pytest.mark.parametrize(("writer", "reader", "other", "right"), [
     ("bar.arrive 1, 64;", "bar.sync 1, 64;", "", True), ("bar.sync 1, 64;", "bar.sync 1, 64;", "", True),
     ("bar.sync 1, 96;", "bar.sync 1, 96;", "bar.arrive 1, 96;", True),
@@ -59,7 +56,7 @@ SOME = HELPERS + beside(__file__, "some.cu")
     ("bar.arrive 1, 64;", "bar.sync 2, 64;", "bar.arrive 2, 64; bar.sync 1, 64;", False),
 ])  # fmt: skip
 def test_partial_barrier_orders_only_its_waiting_warps(writer, reader, other, right):
-    source = SOME
+    source = HELPERS + beside(__file__, "some.cu")
     for name, text in (("WRITER", writer), ("READER", reader), ("OTHER", other)):
         source = source.replace(name, f'asm volatile("{text}" ::: "memory");', 1)
     out = np.zeros(32, np.int32)
@@ -92,12 +89,9 @@ def test_tile_may_be_overwritten_only_after_waiting_for_its_product():
         products(wait + arrival, arrival + wait)
 
 
-PAIR = HELPERS + beside(__file__, "pair.cu")
-
-
 def test_block_must_not_exit_while_its_cluster_uses_its_memory():
     def run(*removed: str) -> None:
-        source = PAIR
+        source = HELPERS + beside(__file__, "pair.cu")
         for part in removed:
             assert part in source
             source = source.replace(part, "")
