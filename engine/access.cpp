@@ -230,7 +230,7 @@ constexpr uint32_t kMostCopied = 16;  // bytes of one cp.async
 struct Copy {
     Instruction to, from;
     uint32_t bytes;
-    Row read_bytes;  // fewer bytes to read in each lane; no row to read all
+    Row read_bytes;  // bytes to read in each lane; no row: all `bytes`
     Row ignores;     // lanes that read nothing and store zeros
 };
 

@@ -193,7 +193,7 @@ void Batch::require_whole_warps(const Instruction& ins) {
 // Throw Fault for one lane. Misaligned addresses come first. Other errors are sorted by address space and buffer.
 // Within a buffer, out-of-bounds accesses precede forbidden writes.
 void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp) {
-    std::map<std::tuple<uint64_t, bool, uint32_t>, std::string> refusals;  // by group, whether it is a write, and lane
+    std::map<std::tuple<uint64_t, bool, uint32_t>, std::string> refusals;  // by (group, is a write, lane)
     for (uint32_t i = 0; i < running; i++)
         for (const uint32_t bit : LanesOf(mask(i, ins) & lanes_of_warp)) {
             const uint32_t lane = running_warps_[i] * kWarp + bit;

@@ -191,7 +191,7 @@ class Batch {
     uint32_t source = 0;  // current instruction
 
   private:
-    // Fill a row of some lanes. A predicate row is filled by whole warps.
+    // Fill a row for `count` lanes from lane `first` on. Fill a predicate row for whole warps.
     void fill(const Row& row, uint32_t first, uint32_t count, uint64_t bits);
     void fill_specials();
     int64_t special(const std::string& name, uint32_t lane) const;
@@ -257,7 +257,7 @@ class Batch {
     bool any_waiting_ = false;
     struct Barrier {
         int64_t arrived = 0;  // threads that do not wait
-        std::optional<int64_t> expected;  // threads; none for all of the block
+        std::optional<int64_t> expected;  // threads; no value: all of the block
     };
     std::map<std::pair<uint32_t, int64_t>, Barrier> barriers_;  // keyed by block and number
     std::vector<uint32_t> tried_;  // failed trips of each lane through a spin loop

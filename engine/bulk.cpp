@@ -21,7 +21,7 @@ struct BulkForm {
     Reduction reduction = Reduction::kNone;
     NumberType type = NumberType::kU64;
     uint32_t unit = 8;
-    // For a tensor, or rank 0. Copies with a barrier are loads.
+    // Fields of tensor copies. Other copies have rank 0. A tensor copy with a barrier is a load.
     uint32_t rank = 0;
     bool four_rows = false;
     std::vector<Row> coordinates;

@@ -46,8 +46,8 @@ constexpr uint8_t kSynchronizes = 1, kGathers = 2, kDivides = 4;
 // Checks of a launch, and their findings. Batches run one after another.
 struct Watch {
     // Last write and last read of a granule: a byte of shared memory, or a few adjacent bytes of global memory. Writer
-    // and reader are numbers of blocks, from 1 on. Lanes are numbered within the batch. A time is the number of earlier
-    // accesses of the batch. `read_lane` may have marks that other lanes or warps read the granule, too.
+    // and reader are block numbers, from 1 on. Lanes are numbered within the batch. A time is the number of earlier
+    // accesses of the batch. Marks in `read_lane` tell whether other lanes or warps read the granule, too.
     struct Granule {
         int32_t writer, reader;
         uint32_t write_source, read_source, write_time, read_time, write_lane, read_lane;
@@ -94,7 +94,7 @@ class Checks {
 
   private:
     void pass_warps(Batch& batch, const BasicBlock& block, uint32_t source);
-    // Earlier access that races with the present one.
+    // Earlier access that races with the current access.
     struct Conflict {
         int32_t block;  // from 1 on, or kSeveral
         uint32_t source, lane;

@@ -33,7 +33,7 @@ uint32_t width_of(std::string_view type) {
 
 namespace {
 
-// Return the bits of a literal of a PTX type, with any bits above them.
+// Return the bits of a literal of a PTX type. Bits above the width of the type are arbitrary.
 uint64_t literal_bits(const Operand& literal, std::string_view type) {
     const uint32_t width = width_of(type);
     const bool is_integer = literal.kind == OperandKind::kInteger;
@@ -269,9 +269,9 @@ bool Decoder::result_is_read() const {
 // Find the registers that are live at the start of the kernel.
 void Decoder::find_unassigned() {
     const size_t count = program_.blocks.size();
-    std::vector<std::vector<size_t>> before(count + 1);  // blocks from which a thread may come
+    std::vector<std::vector<size_t>> before(count + 1);  // predecessors of each block
     std::vector<std::vector<bool>> live(count, std::vector<bool>(widths_.size())), written = live;
-    std::vector<std::pair<size_t, uint32_t>> found;  // live registers, to look for in the blocks before
+    std::vector<std::pair<size_t, uint32_t>> found;  // live registers, to check in predecessors
     const auto read = [&](size_t block, uint32_t id) {
         if (written[block][id] || live[block][id]) return;
         live[block][id] = true;

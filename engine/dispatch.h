@@ -15,7 +15,7 @@ inline Operands elements(const Operand& operand) {
     return operand.kind == OperandKind::kVector ? operand.items : Operands{operand};
 }
 
-// Return an address operand, also of a register or variable that holds the address.
+// Convert an operand to an address operand. A register contains the address, and a variable is at the address.
 inline Operand as_address(const Operand& operand) {
     if (operand.kind == OperandKind::kAddress) return operand;
     if (operand.kind != OperandKind::kRegister && operand.kind != OperandKind::kSymbol) refuse("address");

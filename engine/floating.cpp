@@ -144,7 +144,7 @@ constexpr auto kFma = [](auto a, auto b, auto c) {
     }
 };
 
-// Replace a subnormal number by zero, which has no bits between the sign and the mantissa either.
+// Replace a subnormal number by a zero with the same sign. Only subnormals and zeros have no exponent bits.
 template <class T>
 T flushed(T number) {
     const Bits<T> bits = bit_cast<Bits<T>>(number);
@@ -207,8 +207,8 @@ Run of_type(const std::string& type, bool ftz) {
     return of_wide_type<op, sources>(type, ftz);
 }
 
-// Directed rounding: compute in the CPU's rounding mode `ins.mode`. Compilers cannot move accesses to registers in the
-// arena, and so arithmetic on them, beyond calls of the C library.
+// Directed rounding: set the CPU's rounding mode to `ins.mode`. The operands and results are in the arena, so compilers
+// cannot move the arithmetic across the calls that set the mode.
 template <const auto& op, class T, int sources>
 void directed(Batch& batch, const Instruction& ins) {
     const int before = std::fegetround();

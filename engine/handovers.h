@@ -41,7 +41,7 @@ class Handovers {
         int32_t warp = -1, batch = 0, time = 0;
     };
     struct State {
-        Clocks released;  // by the last release, or empty
+        Clocks released;  // clocks at the last release; empty before
         std::vector<uint8_t> before;  // value before the last release
         std::set<std::pair<int32_t, uint32_t>> looked;  // batch and warp of each reader since the last release
     };
@@ -55,7 +55,7 @@ class Handovers {
     int32_t number_ = 0;  // batch number
     std::map<uint32_t, std::vector<Word>> words_;
     std::map<Place, State> states_;
-    std::vector<Clocks> past_;  // of earlier batches, indexed by block of the batch
+    std::vector<Clocks> past_;  // from earlier batches, indexed by block of the batch
     std::vector<std::vector<int64_t>> blocks_;  // block numbers of every batch
 };
 

@@ -121,7 +121,7 @@ constexpr auto kShr = [](auto a, uint32_t b) {
     return T(a >> b);
 };
 
-// Return a number of bits, which wraps or is limited to 32.
+// Return the number of bits to shift: `count` modulo 32 if it wraps, or else at most 32.
 uint32_t amount(uint32_t count, bool wraps) { return wraps ? count & 31 : std::min(count, 32u); }
 
 template <bool left, bool wrap>
@@ -201,7 +201,7 @@ struct Bmsk {
     }
 };
 
-// Type of an operand: that of the instruction, one twice as wide, or u32.
+// Type of an operand: the type of the instruction, the type twice as wide, or u32.
 enum Kind : uint8_t { kT, kWider, kU32 };
 template <class T, Kind kind>
 using TypeOf = std::conditional_t<kind == kT, T, std::conditional_t<kind == kWider, Wider<T>, uint32_t>>;
@@ -346,7 +346,7 @@ const Registration kDifferences({"vabsdiff4"}, [](Decoder& decoder, const Source
     decoder.emit_typed(by_flags(run_of, is_signed, adds), {"b32", "b32", "b32", "b32"});
 });
 
-// Arithmetic with a carry flag, which is 0 or 1 in each lane: the result, or the next carry.
+// Arithmetic with a carry flag, which is 0 or 1 in each lane. Return the result, or the new flag if `is_flag`.
 template <bool subtract, bool carried, bool is_flag>
 struct Carry {
     template <class U>

@@ -278,7 +278,7 @@ void move(Batch& batch, const Instruction& ins) {
     moved.a = ins.c;
     moved.immediate = 0;
     const bool is_b = form.operand == 'b', is_sum = form.is_sum();
-    // Each lane moves `elements` elements at once, if they are adjacent in memory.
+    // Each lane moves `elements` elements at once: `step` if they are adjacent in memory, or else one.
     const int step = is_sum ? 2 : p, outer = (is_b ? form.n : form.m) / 8,
               inner = is_sum ? form.n / 8 : form.k / (4 * p);
     const int elements = (is_sum ? form.by_row : form.by_row == (form.operand == 'a')) ? step : 1;

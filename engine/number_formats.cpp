@@ -164,8 +164,8 @@ uint64_t canonical_nan(const FloatFormat& format) {
     return format.nan << format.padding_bits | ((uint64_t(1) << format.padding_bits) - 1);
 }
 
-// Convert a NaN to another format. It keeps its sign and highest payload bits, and becomes quiet. bf16, tf32 and 8-bit
-// formats use the canonical NaN, of which those of 8 bits keep the sign.
+// Convert a NaN to another format. The result is quiet and keeps the sign and the highest payload bits. Exceptions:
+// bf16 and tf32 results are the canonical NaN, and 8-bit results are the canonical NaN with the sign.
 uint64_t converted_nan(const Conversion& conversion, double value, uint64_t bits) {
     const NumberType to = conversion.to;
     if (to == conversion.from && to != NumberType::kBf16) return bits;

@@ -243,7 +243,7 @@ bool Pending::finish_one(const std::set<SharedPlace>& awaited) {
     const Operation operation = std::move(*next);
     under_way_.erase(next);
     const uint32_t before = batch.source;
-    batch.source = operation.source;  // for errors
+    batch.source = operation.source;  // for error messages
     operation.finish();
     batch.source = before;
     return true;

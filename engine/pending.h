@@ -192,7 +192,7 @@ struct Pending {
     void start_batch();
     // After all threads ended: finish all copies. Throw Fault if a copy still uses shared memory.
     void end_batch();
-    // Start an operation of the current instruction. `barriers` count the operation. `copy`: a copy in it, or null.
+    // Start an operation of the current instruction. `barriers` count the operation. `copy`: its bulk copy, or null.
     void start(std::function<void()> finish, const std::vector<LanePlace>& barriers,
                std::shared_ptr<const BulkCopy> copy = nullptr);
     // Start the copies of an instruction. A copy without barriers joins the open group of its thread.

@@ -44,7 +44,7 @@ struct Access {
     int32_t time = 0;
 };
 
-// Warp at a time: its vector clock, and the least time in it of the warps of its cluster.
+// Warp at a time: its vector clock, and the lowest time that the clock has for any warp of the cluster.
 struct Observer {
     uint32_t warp;
     const int32_t* seen;
@@ -71,7 +71,7 @@ class Readers {
         const bool is_only = last.by == reader.warp || (last.by != kSeveral && reader.is_after(last));
         last = is_only ? Access{reader.warp, own} : Access{kSeveral, std::max(last.time, own)};
     }
-    // Forget the readers of a place that is written now. Accesses after the write are also after these reads.
+    // Forget the readers of a place when it is written. Accesses after the write are also after these reads.
     void clear(size_t place) { last_[place] = {}; }
     // Return a warp that read a place and that is not ordered before the observer, or kSeveral, or kNobody.
     uint32_t unordered(const Observer& observer, size_t place) const {
@@ -107,7 +107,7 @@ class RaceDetector {
     void start_batch(const std::vector<int64_t>& block_numbers);
     // Record that all warps of a block, or of the blocks of a cluster, passed a barrier.
     void pass_barrier(uint32_t first_block, uint32_t blocks = 1);
-    // Record that some warps of a block waited at a barrier, and earlier that a warp arrived without waiting.
+    // Record that some warps of a block passed a barrier. `reach` records an earlier arrival without waiting.
     void pass_some(uint32_t block, uint32_t number, const std::vector<uint32_t>& warps);
     void reach(uint32_t block, uint32_t number, uint32_t warp) {
         reached_[{block, number}].push_back(clocks.snapshot(warp));
@@ -122,7 +122,7 @@ class RaceDetector {
 
     // Record uses of barriers in shared memory. `changes` is true if the lanes initialize or invalidate them.
     void use_barriers(uint32_t source, const std::vector<LanePlace>& uses, bool changes);
-    // Record an arrival at a barrier, and that a warp observes its complete phase.
+    // Record that a warp arrives at a barrier (`release`), or observes that a phase is complete (`acquire`).
     void release(uint32_t warp, size_t place);
     void acquire(uint32_t warp, size_t place);
 

@@ -62,7 +62,7 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
     std::fill(shared_.begin(), shared_.end(), kPoisonByte);
     std::fill(local_.begin(), local_.end(), kPoisonByte);
     for (std::vector<Copies>& copies : pending) copies.clear();
-    running_warps_.assign(warp_count, 0);  // an error may have left only some warps
+    running_warps_.assign(warp_count, 0);  // after an error, the list may be shorter
     running_masks_.assign(warp_count, 0);
     committed.assign(lanes, 0);
     if (races_) races_->start_batch(block_numbers_);

@@ -16,7 +16,7 @@ using Type = NumberType;
 
 TensorMemory& memory_of(Batch& batch, uint32_t lane) { return batch.work().tensor.memories[batch.lane_block(lane)]; }
 
-// Operands: `a` and `immediate` are the place that receives the address, and `b` is the number of columns.
+// Operands: `a` and `immediate` say where to store the allocated address, and `b` is the number of columns.
 void allocate(Batch& batch, const Instruction& ins) {
     batch.require_whole_warps(ins);
     each_warp(batch, ins, [&](uint32_t warp, uint32_t lane, uint32_t) {
@@ -140,7 +140,7 @@ void decode_move(Decoder& decoder, const Source& ins) {
         refuse();
     const size_t registers = shape.registers * size_t(std::min(times, 1024));
     if (registers > kMostMoveRegisters) refuse(joined(registers, " registers, at most ", kMostMoveRegisters));
-    // A store has the address, the distance of the halves if any, and the registers. A load has the registers first.
+    // Operands of a store: address, distance of the halves (only 16x32bx2), registers. A load has the registers first.
     const Operands& operands = ins.operands;
     const bool splits = std::string(shape.name) == "16x32bx2";
     MoveForm form{&shape, store, packed};
@@ -292,7 +292,7 @@ std::vector<uint32_t> blocks_of(Batch& batch, int ctas, uint32_t lane) {
     return {block & ~1u, block | 1u};
 }
 
-// One `tcgen05.mma` of one thread. It reads its inputs, which operations in flight must not hinder, then multiplies.
+// One `tcgen05.mma` of one thread. It fails if its accesses conflict with an operation in flight.
 struct Multiplication {
     Batch& batch;
     const MultiplyForm& form;
@@ -465,7 +465,7 @@ struct CopyShape {
     const char *shape, *multicast;
     uint32_t rows, row_bytes;
     uint32_t first_lanes[4], copies;  // first lane of each copy of the rows
-    uint32_t group, distance;         // rows in adjacent lanes, and lanes from one such group to the next
+    uint32_t group, distance;         // rows per group of adjacent lanes, and lanes between starts of groups
 };
 constexpr CopyShape kCopyShapes[] = {{"128x256b", "", 128, 32, {0}, 1, 32, 32},
                                      {"4x256b", "", 4, 32, {0}, 1, 1, 32},

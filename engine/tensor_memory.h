@@ -66,11 +66,12 @@ class TensorFences {
     void tick() { now_++; }
     // `use` is kLoaded, kStored or kComputed.
     void note(uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
-    // Fail if a write of the cells by another warp is not ordered before the current use, or a load before a write.
+    // Fail if the current use is not ordered after the writes of the cells by other warps. A write must also be ordered
+    // after their loads.
     void check(const Batch& batch, uint32_t warp, TensorUse now, uint32_t block, const Cells& cells) const;
 
   private:
-    static constexpr size_t kParts = 4 * kTensorColumns;  // columns of a quarter of the lanes
+    static constexpr size_t kParts = 4 * kTensorColumns;  // a part is a column of 32 lanes
     static size_t part_of(Cell cell) { return size_t(cell.lane) / 32 * kTensorColumns + cell.column; }
     size_t index(TensorUse use, uint32_t block, uint32_t warp) const {
         return ((size_t(use) * blocks_ + block) * cluster_warps_ + warp % cluster_warps_) * kParts;
@@ -98,7 +99,7 @@ class TensorOperations {
     void start_batch(Batch& batch);
     // Begin to use cells.
     void begin(const Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
-    // Start an operation that a thread issues, and that already began to read cells.
+    // Start an operation of a thread. `begin` must have been called for the cells that the operation reads.
     void issue(Batch& batch, uint32_t lane, const TensorOperation& operation);
     void commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places);
     // Start a warp's loads or stores, and finish all of them.

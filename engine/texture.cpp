@@ -264,7 +264,7 @@ ImagePlace place_of(Batch& batch, const ImageForm& form, const Image& image, uin
     return place;
 }
 
-// Return the nearest level of detail. The level of gradients is the logarithm of the longer gradient in texels.
+// Return the nearest level of detail. With gradients, the level is log2 of the longer gradient in texels.
 int64_t level_of(Batch& batch, const ImageForm& form, const Image& image, uint32_t lane) {
     double level = form.level ? number_at(batch, form.level, lane, !form.whole) : 0;
     if (!form.slopes[0].empty()) {
@@ -310,7 +310,7 @@ void fetch_texels(Batch& batch, const Instruction& ins) {
             Stored& stored = levels[level].emplace_back(Stored{lane, {}});
             for (const Texel& texel : texels) stored.bytes.push_back(texel.inside ? stored_byte(image, texel) : -1);
             std::array<double, 4> values{};
-            if (form.channel) {  // by x and y: 00, 01, 10, 11 (PTX ISA, section "tld4")
+            if (form.channel) {  // `texels` has (x, y) = 00, 01, 10, 11 (PTX ISA, section "tld4")
                 constexpr size_t kOrder[] = {1, 3, 2, 0};
                 for (size_t i = 0; i < 4; ++i) values[i] = read_texel(image, texels[kOrder[i]])[*form.channel];
             } else if (texels.size() == 1) {
@@ -421,8 +421,8 @@ struct SurfaceAccess {
     bool outside;  // reads zeros and writes nothing
 };
 
-// Return and count the lanes' accesses to a surface, whose x coordinate is in bytes. Fail if an access is misaligned,
-// or outside with .trap.
+// Return and count the lanes' accesses to a surface. The x coordinate is in bytes. Fail if an access is misaligned, or
+// if an access with .trap is outside of the surface.
 std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins, const ImageForm& form,
                                             AccessKind kind) {
     std::vector<SurfaceAccess> accesses;

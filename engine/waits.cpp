@@ -37,7 +37,7 @@ uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
     const uint32_t asks = mask & guarded(test.barrier, warp);
     uint32_t held = 0;
     if (asks) {
-        const uint32_t before = std::exchange(source, test.barrier.source);  // for errors
+        const uint32_t before = std::exchange(source, test.barrier.source);  // for error messages
         const auto uses = with_lanes({{warp, asks}}, [&] { return barriers_of(*this, test.barrier); });
         source = before;
         uint32_t waiting = 0;

@@ -156,7 +156,7 @@ struct Binding {
 
 namespace nanobind::detail {
 
-// Never converts an array, because a function would fill the copy instead.
+// Caster that never converts an array, because a bound function would then fill a copy.
 template <class View, class Array>
 struct view_caster {
     NB_TYPE_CASTER(View, make_caster<Array>::Name)

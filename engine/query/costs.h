@@ -59,7 +59,7 @@ struct Launch {
     Table<const double> quick;
     double start_clk;  // overhead in quick costs
     bool counted;
-    // Work of each config on the only problem, (rows, configs); replaces the expressions.
+    // Work of each config, (rows, configs), if there is only one problem. Replaces the expressions.
     std::optional<Table<const double>> given;
     int32_t domain = 0;  // of the expressions
 };
@@ -97,7 +97,7 @@ struct Costs {
         int64_t size() const { return int64_t(rows.size()); }
     };
 
-    // A kernel:
+    // Arguments that describe a kernel:
     //   (1) `Kernel`;
     //   (2) problems: the arguments of `Problem` after `space`;
     //   (3) configs to estimate; None for all runnable configs;

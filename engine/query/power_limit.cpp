@@ -135,9 +135,9 @@ struct PowerLimits {
         }
     }
 
-    // Find the highest clock of a table, from column `lowest`, at which each launch keeps its limit, because power
-    // increases with the clock. In the first round, all launches try the same clocks. Each further round halves the
-    // range.
+    // Find the highest clock at which each launch keeps its limit, from column `lowest` of a table on. Power increases
+    // with the clock, so a search can divide the range. In the first round, all launches try the same clocks. Each
+    // further round halves the range.
     KERNREC_INLINE void find_clocks(int64_t lowest, Block& block) const {
         const Lanes &core_s = block.launch[0], &fixed_s = block.launch[2];
         const Lanes &core_j = block.launch[3], &dram_j = block.launch[4];

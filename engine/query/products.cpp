@@ -68,7 +68,7 @@ struct Products {
     double fill_s;  // seconds to fill a tile's pipeline and write its results
     // On tensor cores: bytes per second at which an SM reads operands.
     double read_rate = 0.0;
-    // Without tensor cores: tiles of single matmuls start at `kTimed`, and tiles of batched matmuls at `batched`.
+    // Without tensor cores: tiles of single matmuls start at index kTimed, tiles of batched matmuls at index `batched`.
     // strided_k: length in `kStrided`; 0 if distant rows do not slow down DRAM. slower: relative slowdown at the clock
     // under the power limit. reread: 1 if operands beyond L2 are read again, or else 0. alone: 1 if calls were timed
     // one at a time, or else 0.
@@ -81,7 +81,7 @@ struct Products {
 
     double tile(int64_t row, int64_t t) const { return tiles[row * tile_count + t]; }
 
-    // figures: the numbers above, in their order; without tensor cores from `batched` on instead of `read_rate`.
+    // figures: the numbers above, in their order. On tensor cores, `read_rate` is the last. Otherwise it is missing.
     Products(const std::vector<double>& figures, const Table<const double>& tiles_of, const Table<const double>& waves,
              nb::object names_of, nb::object constants_of)
         : tiles(copied(tiles_of)),

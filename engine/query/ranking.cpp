@@ -93,8 +93,8 @@ Shrinkage shrinkage_of(double whole, double best_s, const Reference& reference) 
 }  // namespace
 
 // Correct the analytical model's costs. others: `PowerLimits` of all points but the first. fallback: `PowerLimits` of
-// the default point; None if first. kinds: `EstimateKind` of the analytical model, (2, 4, 1). measure: Python function
-// that applies measurements to the costs of a kernel.
+// the default point; None if the default point is the first. analytical_kinds: `EstimateKind` of the analytical model,
+// (2, 4, 1). measure_with: Python function that applies measurements to the costs of a kernel.
 void Ranking::rank(nb::handle others, nb::handle fallback, const Array<const double, 3>& analytical_kinds,
                    nb::handle measure_with) {
     // Row 0 contains latencies. `score` also reads the rows after it.

@@ -10,7 +10,7 @@ namespace kernrec::query {
 struct Interval {
     double below, above;
     double source;
-    double own;  // logarithmic half-width of the interval of the error that configs of a kernel do not share
+    double own;  // logarithmic half-width, only for the part of the error that configs of a kernel do not share
 };
 
 // Intervals of the latency and the energy of estimates of one kind.
@@ -158,7 +158,7 @@ struct Ranking {
     bool whole;                    // estimate all candidates at all points
     std::vector<Kernel> kernels;
     std::vector<int64_t> swept;       // places that are estimated at all operating points, ascending
-    std::vector<int32_t> slots;       // index of each place in `swept`; -1 if it is missing there
+    std::vector<int32_t> slots;       // index in `swept` of each place; -1 if it is not in `swept`
     std::vector<double> swept_costs;  // at all points except the first, (kCostRows, points - 1, swept)
     std::vector<double> default_s;    // latency at the default point; empty if the first point is the default
     // Estimates of each quantity: of all candidates at the first point, then of `swept` at each further point.

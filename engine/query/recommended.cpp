@@ -61,7 +61,7 @@ int64_t lowest(const Row<const double>& values) {
     return best;
 }
 
-// Make the costs of entries infinite that do not keep the bounds.
+// Set the costs of entries that do not keep the bounds to infinity.
 void exclude(PickCosts& costs, const Bounds& bounds) {
     std::vector<uint8_t> allowed(costs.latency.size(), 1);
     const auto keep = [&](auto allows) {
@@ -111,7 +111,7 @@ std::vector<int64_t> pareto_front(const Row<const double>& latency, const Row<co
     if (latency.size == 0) return front;
     // Before sorting, remove candidates slower than the lowest-energy candidate, or using more energy than the fastest.
     const double most_s = latency[lowest(energy)], most_j = energy[lowest(latency)];
-    std::vector<std::tuple<double, double, int64_t>> between;  // costs and number of a candidate
+    std::vector<std::tuple<double, double, int64_t>> between;  // latency, energy and index of candidates
     for (int64_t i = 0; i < latency.size; i++)
         if (latency[i] <= most_s && energy[i] <= most_j) between.push_back({latency[i], energy[i], i});
     std::sort(between.begin(), between.end());
@@ -169,7 +169,7 @@ std::vector<Pick> select(PickCosts costs, const Bounds& bounds) {
 
 // Interval of each cost that decides a rank: latency, energy or both.
 struct Deciding {
-    bool exact;  // all of these costs were measured
+    bool exact;  // whether all of these costs were measured
     std::vector<std::pair<double, double>> intervals;
 
     bool overlaps(const Deciding& other) const {
@@ -306,7 +306,7 @@ struct Candidates {
     };
     struct Place {
         const Segment& segment;
-        int64_t place;  // among all candidates of the ranking
+        int64_t place;  // index among all candidates of the ranking
     };
     // Recommended pick, and the number of similar configs.
     struct Row {

@@ -66,7 +66,7 @@ struct Operand {
     }
 };
 
-// Operation of expressions. A loop computes the values of the first argument, as many as the second.
+// Operation of expressions. A loop has arguments (output, number of values, operands).
 struct Form {
     using Loop = void (*)(int64_t*, int64_t, const Operand*);
 
@@ -115,7 +115,7 @@ class Space {
     Space(std::vector<Tunable> tunables, Rows rows, nb::dict lets, nb::dict facts);
 
     int64_t count() const { return rows.count; }
-    // Return the values in a row of the first tunables, keyed by `config_names`.
+    // Return the config of a row: the values of the tunables in `config_names`, keyed by name.
     nb::dict config(int64_t row) const;
     // Return the node of an expression.
     int32_t add(nb::handle expression);
@@ -127,7 +127,7 @@ class Space {
     // Return those of `rows`, ascending, that satisfy all conditions.
     std::vector<int64_t> valid(Problem* problem, std::vector<int64_t> rows);
     Reader read(int32_t node, Problem* problem);
-    // Return the combinations of the tunables in a mask, as an index in `domains`.
+    // Return the index in `domains` of all combinations of the tunables in a mask.
     int32_t domain_of(uint64_t support);
 
     const std::vector<Tunable> tunables;

@@ -45,9 +45,9 @@ Trees::Trees(double base, int64_t levels, const Row<const uint16_t>& nodes, cons
                 low.size == nodes.size && step.size == nodes.size && cut.size == column.size &&
                 column.size + leaf.size == total && first_cut.back() == cuts.size &&
                 all_within(column, 0, cut_count.size),
-            "trees whose arrays do not fit together");
+            "trees: the arrays are inconsistent");
     const auto finite = [](float value) {
-        require(std::isfinite(value), "trees with a number that is not finite");
+        require(std::isfinite(value), "trees: a number is not finite");
         return value;
     };
     finite(float(base));
@@ -57,15 +57,15 @@ Trees::Trees(double base, int64_t levels, const Row<const uint16_t>& nodes, cons
         start_.push_back(nodes_.size());
         for (int64_t n = 0, child = 1; n < nodes[tree]; n++, node++) {
             if (inner[node / 8] >> (7 - node % 8) & 1) {
-                require(split < column.size && child > n && child + 1 < nodes[tree], "trees whose nodes do not exist");
+                require(split < column.size && child > n && child + 1 < nodes[tree], "trees: a node does not exist");
                 const int64_t feature = column[split];
-                require(cut[split] < cut_count[feature], "trees whose thresholds do not exist");
+                require(cut[split] < cut_count[feature], "trees: a threshold does not exist");
                 features_ = std::max(features_, feature + 1);
                 add_node(false, finite(cuts[first_cut[size_t(feature)] + cut[split]]), child - n, feature);
                 child += 2;
                 split++;
             } else {
-                require(node - split < leaf.size, "trees whose leaves do not exist");
+                require(node - split < leaf.size, "trees: a leaf does not exist");
                 add_node(true, finite(low[tree] + step[tree] * float(leaf[node - split])), 0, 0);
             }
         }

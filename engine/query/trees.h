@@ -8,9 +8,9 @@ namespace kernrec::query {
 class Trees {
   public:
     // T compact trees (kernrec/model/baselines/compact_trees.py) with at most L levels. nodes: number of nodes of each
-    // tree, (T,). inner: a bit for each node, set for a split. Nodes are ordered by level. column, cut: feature and
-    // place of the threshold among the feature's cuts, of each split. cut_count: number of cuts of each feature; cuts:
-    // their values. leaf: step of each leaf's value between the lowest leaf of its tree, `low`, and the highest.
+    // tree, (T,). inner: a bit for each node, set for a split. Nodes are ordered by level. column: feature of each
+    // split. cut: index of each split's threshold among the cuts of its feature. cut_count: number of cuts of each
+    // feature; cuts: their values. The value of a leaf is low + leaf * step, with the `low` and `step` of its tree.
     Trees(double base, int64_t levels, const Row<const uint16_t>& nodes, const Row<const uint8_t>& inner,
           const Row<const uint8_t>& column, const Row<const uint8_t>& cut, const Row<const uint16_t>& cut_count,
           const Row<const float>& cuts, const Row<const uint8_t>& leaf, const Row<const float>& low,

@@ -1,6 +1,6 @@
 """Read the machine code of several PTX texts in one run of nvdisasm, which takes long to start.
 
-The texts are joined. Each text's functions and variables get a suffix, which the listings no longer have:
+The texts are joined. Each text's functions and variables get a suffix, which is removed from the listings:
 
     .visible .entry blur(...)     ->  .visible .entry blur__kr0_(...)
 """

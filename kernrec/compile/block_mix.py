@@ -170,7 +170,7 @@ class _Matching:
                 yield _Charge(name, block, target, 1.0 / len(blocks), ins, is_inside)
 
     def _target(self, block: int, runs: Sequence[bool]) -> int:
-        """Return the block that executes an instruction, from the `block` of its PTX line and the loops that run it."""
+        """Return the block that executes an instruction. `block` has its PTX line. `runs` marks the loops around it."""
         around = [loop for loop, is_run in zip(self.loops, runs, strict=True) if is_run]
         if around and not around[-1].holds(block):
             block = around[-1].first  # The assembler moved the instruction into a loop.

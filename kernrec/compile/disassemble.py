@@ -77,7 +77,7 @@ def machine_code(ptx: str, sm: int, listing: str = "") -> dict[str, MachineCode]
     `KERNREC_COUNTS=ptx` makes the result None.
 
     Args:
-        listing: the result of `assemble_listing` for the PTX, or an empty text to run the programs now.
+        listing: the result of `assemble_listing` for the PTX, or an empty text to run ptxas and nvdisasm now.
     """
     if not listing:
         _, listing = _assembled(ptx, sm, _programs(sm)) or ("", "")
@@ -123,7 +123,7 @@ def split_listing(listing: str) -> dict[str, str]:
 
 
 def renumbered_listing(listing: str, skipped: int) -> str:
-    """Return a listing whose PTX lines are smaller by `skipped`."""
+    """Return a listing with `skipped` subtracted from its PTX line numbers."""
     return _LINE.sub(lambda line: f"{line[1]}{int(line[2]) - skipped}", listing)
 
 

@@ -161,7 +161,7 @@ class _Worker:
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
-        # Maximum number of jobs that the process can compile together, if `jobs` are more
+        # Maximum number of jobs that the process can compile together, or None if `jobs` are not too many
         self._most: int | None = None
         self._together = False
 
@@ -197,7 +197,7 @@ class _Worker:
         return self._lost(f"compiling took longer than {self.timeout_s:g} s", "timeout")
 
     def returned(self) -> list[list[CompileJob]]:
-        """Take back the jobs of a group that was too large, or during which the process died, in smaller groups."""
+        """Take back unfinished jobs in smaller groups, if the group was too large or if the process died."""
         most = 1 if not self.alive else self._most
         if most is None:
             return []

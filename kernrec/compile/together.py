@@ -213,8 +213,8 @@ def _parts(ptx: str) -> dict[str, tuple[str, int]] | None:
     """Split the PTX of several kernels into one text per kernel.
 
     Returns:
-        For each kernel, its text and the difference of its line numbers in `ptx` and in the text. None if the PTX
-        defines anything else.
+        For each kernel, its text, and its line numbers in `ptx` minus those in the text. None if the PTX defines
+        anything else, or has names that NVRTC numbers across kernels.
     """
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memory
 _MOST_TOGETHER, _MOST_PTX = 16, 400_000
-"""Maximum number of configs whose machine code is read together, and the PTX bytes that suffice."""
+"""Limits for reading machine code together: number of configs, and PTX characters. Either limit starts the reading."""
 
 
 _Unread = tuple[tuple[str, ...], Config, Compiled]

@@ -213,7 +213,7 @@ class Database(DatabaseQueries):
         path, write_cache = Path(self.path), None
         try:
             if self._written and self.mark is not None:
-                with suppress(UsageError, OSError):  # The next query writes the cache file, too.
+                with suppress(UsageError, OSError):  # If this fails, the next query writes the file.
                     write_cache = cache_writer(self, self.mark, self.caches)
         finally:
             self._connection.close()

@@ -177,7 +177,8 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
 def cache_writer(database: "DatabaseQueries", mark: Mark, create: bool) -> Callable[[Mark], object] | None:
     """Read a changed database before it is closed, and return a function that writes its cache file afterwards.
 
-    The function takes the new mark. Return None if the database is unchanged, or has no cache file and not `create`.
+    The function takes the new mark. Return None if the database is unchanged or has faulty rows, or if it has no cache
+    file and `create` is False.
     """
     path = Path(database.path)
     # Only queries hide faulty rows, so the next query writes the cache file of a database with such rows.

@@ -154,7 +154,7 @@ def _empty(steps: tuple[str, ...]) -> bytes:
                 connection.execute("CHECKPOINT db")
             return {}, {"file": np.fromfile(path, np.uint8)}
 
-    # A caller may fork processes before it needs DuckDB. Importing DuckDB would double the time of a fork.
+    # Read the version without importing DuckDB. Callers may fork processes, and the import would double a fork's time.
     made_of = "\n".join([version("duckdb"), views_sql(), *steps])
     return cached("schema.empty", made_of.encode(), make)[1]["file"].tobytes()
 

@@ -19,7 +19,7 @@ def live_before(function: Function) -> list[set[str]]:
         grown = False
         for index, (read, written) in reversed([*enumerate(effects)]):
             live = (_live_after(function, index, before) - written) | read
-            if len(live) > len(before[index]):  # The sets only grow.
+            if len(live) > len(before[index]):  # Sets only grow, so equal sizes mean equal sets.
                 before[index] = live
                 grown = True
     return before

@@ -113,7 +113,7 @@ class ConfigProfiler:
         def save() -> None:
             if pending:
                 with Database.open(self.database, read_only=False) as opened:
-                    opened.caches = True  # The answer reads the cache file.
+                    opened.caches = True  # The recommendation after profiling reads the cache file.
                     opened.add_profiles(pending)
                     opened.add_kernel(self.kernel, self.target.problem)
                 pending.clear()

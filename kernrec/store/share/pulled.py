@@ -138,7 +138,7 @@ def settle(path: Path) -> None:
         if not settled:
             with Database.open(path, read_only=False) as database:
                 _settle(database)
-        with suppress(UsageError, OSError):  # The next query writes the cache file, too.
+        with suppress(UsageError, OSError):  # If this fails, the next query writes the cache file.
             query_file(path, Database.open)
 
 
