@@ -144,7 +144,7 @@ const SharedArray& Checks::array_at(int64_t address) const {
 }
 
 std::optional<Checks::Conflict> Checks::touch(Watch::Granule& granule, uint32_t source, uint32_t lane, AccessKind kind,
-                                              bool agrees, bool records) {
+                                              bool agrees, bool records, bool across_blocks) {
     const int32_t block = block_of(lane);
     const uint32_t barrier_time = block_time_[lane / kWarp / warps_per_block_];
     const uint32_t reader = granule.read_lane & ~(kSeveralLanes | kSeveralWarps);
@@ -152,12 +152,12 @@ std::optional<Checks::Conflict> Checks::touch(Watch::Granule& granule, uint32_t 
     const bool own_read = granule.reader == block, same_warp = reader / kWarp == lane / kWarp;
     const auto may_race = [&](uint32_t other, uint32_t time) { return other != lane && unordered(lane, other, time); };
     std::optional<Conflict> conflict;
-    if (granule.writer && (granule.writer != block || may_race(granule.write_lane, granule.write_time)))
+    if (granule.writer && (granule.writer != block ? across_blocks : may_race(granule.write_lane, granule.write_time)))
         conflict = Conflict{granule.writer, granule.write_source, granule.write_lane, true,
                             granule.write_lane / kWarp == lane / kWarp};
     if (kind == AccessKind::kAtomic) return conflict;
     if (kind == AccessKind::kWrite) {
-        bool after_read = granule.reader && !own_read;
+        bool after_read = granule.reader && !own_read && across_blocks;
         if (own_read)
             after_read = by_warps   ? granule.read_time > barrier_time
                          : by_lanes ? unordered(lane, reader, granule.read_time)
@@ -219,7 +219,7 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
             bool agrees = compare && batch.shared(0)[place] == stored_byte(batch, ins, lane, k);
             if (cell.write_time == time_ && cell.write_lane != lane)  // another lane stores there at the same time
                 agrees = compare && stored_byte(batch, ins, cell.write_lane, k) == stored_byte(batch, ins, lane, k);
-            const std::optional<Conflict> conflict = touch(cell, ins.source, lane, kind, agrees, true);
+            const std::optional<Conflict> conflict = touch(cell, ins.source, lane, kind, agrees, true, false);
             if (!conflict) continue;
             const char* race = conflict->one_warp ? "race-warp" : "race-shared";
             find(kind == AccessKind::kAtomic ? "race-atomic" : race, conflict->source,
@@ -259,7 +259,7 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
             Watch::Granule& granule = shadow.granules[place];
             const bool alike = granule.write_time == time_ && granule.write_lane != lane &&
                                stores([&](uint32_t k) { return stored_byte(batch, ins, granule.write_lane, k); });
-            const std::optional<Conflict> conflict = touch(granule, ins.source, lane, kind, same || alike, !same);
+            const std::optional<Conflict> conflict = touch(granule, ins.source, lane, kind, same || alike, !same, true);
             if (!conflict) continue;
             const bool one_block = conflict->block == block_of(lane), is_atomic = kind == AccessKind::kAtomic;
             watch_.add(

@@ -101,9 +101,10 @@ class Checks {
         bool one_lane, one_warp;  // no other lane or warp read the granule
     };
     // Record an access to a granule, and return a conflict. agrees: a write does not conflict, because all values are
-    // equal. records: whether to record a write.
+    // equal. records: whether to record a write. across_blocks: whether accesses of other blocks conflict. In shared
+    // memory of a cluster, they do not, because barriers of the cluster may order them.
     std::optional<Conflict> touch(Watch::Granule& granule, uint32_t source, uint32_t lane, AccessKind kind, bool agrees,
-                                  bool records);
+                                  bool records, bool across_blocks);
     void shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain);
     void global(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain);
     // Return the number of a lane's block, from 1 on.

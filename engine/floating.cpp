@@ -263,10 +263,10 @@ void floating(Decoder& decoder, const Source& ins) {
         half = std::exchange(type, "f32");
         marks.pop_back();
     }
-    std::string mode = "rn";
+    std::string mode;
     bool ftz = false, sat = false, nan = false, relu = false, magnitudes = false, signs = false;
     for (const std::string& mark : marks) {
-        if (kDirections.count(mark)) mode = mark;
+        if (kDirections.count(mark) && mode.empty()) mode = mark;
         else if (mark == "ftz") ftz = true;
         else if (mark == "sat") sat = true;
         else if (mark == "NaN" && extreme) nan = true;
@@ -275,6 +275,9 @@ void floating(Decoder& decoder, const Source& ins) {
         else if (mark == "xorsign" && extreme) signs = true;
         else if (mark != "approx" && mark != "full") refuse("." + mark);
     }
+    if (signs && !magnitudes) refuse(".xorsign without .abs");
+    if (opcode == "copysign" && !marks.empty()) refuse("." + marks[0]);
+    if (mode.empty()) mode = "rn";
     const Family& family = kFamilies.at(opcode + (nan ? ".NaN" : ""));
     const size_t sources = extreme && type == "f32" && ins.operands.size() == 4 ? 3 : family.sources;
     RunOf run_of = family.run;
@@ -340,7 +343,7 @@ const std::map<std::string, Run (*)(const std::string& type)> kTests = {
     {"notanumber", test_run<kIsNan>}, {"normal", test_run<kIsNormal>},     {"subnormal", test_run<kIsSubnormal>}};
 const Registration kTestNumbers({"testp"}, [](Decoder& decoder, const Source& ins) {
     const auto test = kTests.find(ins.modifiers[0]);
-    if (test == kTests.end()) refuse("." + ins.modifiers[0]);
+    if (test == kTests.end() || ins.modifiers.size() != 2) refuse("." + ins.modifiers[0]);
     decoder.emit_typed(test->second(ins.type()), {"pred", ins.type()});
 });
 

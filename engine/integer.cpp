@@ -1,5 +1,6 @@
 // Integer arithmetic, logic and bit operations (PTX ISA, sections 9.7.1, 9.7.2 and 9.7.8). Arithmetic wraps.
 #include <algorithm>
+#include <set>
 #include <type_traits>
 
 #include "dispatch.h"
@@ -277,8 +278,8 @@ const std::map<std::string, Form> kForms = {
     {"shf.l.wrap", form<kOp<Funnel<true, true>>, kU32, kU32, kU32, kU32>(kWords)},
     {"shf.r.wrap", form<kOp<Funnel<false, true>>, kU32, kU32, kU32, kU32>(kWords)},
     {"prmt", form<kPrmt, kU32, kU32, kU32, kU32>(kWords)},
-    {"popc", form<kPopc, kU32, kT>(kLongWords)},
-    {"clz", form<kClz, kU32, kT>(kLongWords)},
+    {"popc", form<kPopc, kU32, kT>(Types<uint32_t, uint64_t>())},
+    {"clz", form<kClz, kU32, kT>(Types<uint32_t, uint64_t>())},
     {"bfind", form<kOp<Bfind<false>>, kU32, kT>(kLongWords)},
     {"bfind.shiftamt", form<kOp<Bfind<true>>, kU32, kT>(kLongWords)},
     {"bfe", form<kBfe, kT, kT, kU32, kU32>(kLongWords)},
@@ -365,11 +366,14 @@ const Registration kCarrying({"addc", "subc", "madc"}, carrying);
 bool is_integer_type(const std::string& type) { return type[0] == 'u' || type[0] == 's'; }
 
 void integer_arithmetic(Decoder& decoder, const Source& ins) {
+    static const std::set<std::string> kWithLow = {"mul", "mad", "mul24", "mad24", "dp2a"};
+    static const std::set<std::string> kOfNumbers = {"rem",   "sad",   "bfe",  "bfind", "mul24",
+                                                     "mad24", "szext", "dp4a", "dp2a"};
     std::string name = ins.opcode;
     for (size_t i = 0; i + 1 < ins.modifiers.size(); i++)
-        if (ins.modifiers[i] != "lo") name += "." + ins.modifiers[i];
+        if (ins.modifiers[i] != "lo" || !kWithLow.count(ins.opcode)) name += "." + ins.modifiers[i];
     const auto form = kForms.find(name);
-    if (form == kForms.end()) refuse();
+    if (form == kForms.end() || (ins.type()[0] == 'b' && kOfNumbers.count(ins.opcode))) refuse();
     const std::string &type = ins.type(), wider = type.substr(0, 1) + (type.find("16") == 1 ? "32" : "64");
     std::vector<std::string_view> types;
     for (const Kind kind : form->second.kinds)

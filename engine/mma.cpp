@@ -353,14 +353,14 @@ Modifiers without(const Modifiers& modifiers, const std::set<std::string>& names
 std::vector<Row> fragment(Decoder& decoder, const Operand& operand, Type type, int registers, bool write) {
     const uint32_t width = uint32_t(register_bits(type));
     const std::string register_type = width == 64 ? "b64" : "b32";
-    std::vector<Row> rows;
-    for (const Operand& item : elements(operand)) {
-        const bool is_register = item.kind == OperandKind::kRegister;
-        if (is_register && decoder.plain(item).width != width) rows.clear();
-        else rows.push_back(write ? decoder.write(item, register_type) : decoder.read(item, register_type));
-    }
-    if (int(rows.size()) != registers)
+    const Operands items = elements(operand);
+    bool fits = int(items.size()) == registers;
+    for (const Operand& item : items) fits &= item.kind != OperandKind::kRegister || decoder.plain(item).width == width;
+    if (!fits)
         refuse(joined("a fragment of .", number_name(type), " takes ", registers, " registers of ", width, " bits"));
+    std::vector<Row> rows;
+    for (const Operand& item : items)
+        rows.push_back(write ? decoder.write(item, register_type) : decoder.read(item, register_type));
     return rows;
 }
 

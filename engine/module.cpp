@@ -150,7 +150,14 @@ class Kernel {
                     spare_.pop_back();
                 }
             }
-            if (!batch) batch = std::make_unique<Batch>(program_, launch_);
+            try {
+                if (!batch) batch = std::make_unique<Batch>(program_, launch_);
+            } catch (const std::exception& error) {  // such as too little memory
+                std::lock_guard<std::mutex> lock(merging);
+                faults.emplace(batches, Fault{FaultKind::kEmulation, -1, error.what()});
+                stop = 0;
+                return;
+            }
             if (launch_.watch) batch->watched = &watches_;
             for (size_t i; (i = next++) < stop;) {
                 const size_t first = i * size;

@@ -380,7 +380,8 @@ void Batch::release_blocks() {
             std::vector<uint32_t> warps;
             for (const uint32_t lane : lanes_there)
                 if (warps.empty() || warps.back() != lane / kWarp) warps.push_back(lane / kWarp);
-            if (races_ && needed >= everyone) races_->pass_barrier(block);
+            // Warps that only arrived may have run on, so the barrier does not order their later accesses.
+            if (races_ && needed >= everyone && !arrived) races_->pass_barrier(block);
             else if (races_) races_->pass_some(block, uint32_t(number), warps);
             if (checks_) checks_->pass_barrier(block);
         }

@@ -166,7 +166,9 @@ void Batch::release_clusters() {
             cluster_waiting_[lane] = 0;
             cluster_waiters_--;
         }
-        if (any && races_) races_->pass_barrier(lane_block(first), cluster_blocks());
+        if (!any) continue;
+        if (races_) races_->pass_barrier(lane_block(first), cluster_blocks());
+        for (uint32_t i = 0; checks_ && i < cluster_blocks(); i++) checks_->pass_barrier(lane_block(first) + i);
     }
 }
 

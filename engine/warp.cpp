@@ -85,7 +85,7 @@ void vote(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kVote({"vote"}, [](Decoder& decoder, const Source& ins) {
-    if (!ins.has("sync")) refuse();
+    if (ins.modifiers.size() != 3 || ins.modifiers[0] != "sync") refuse();
     const uint32_t mode = modifier_index(ins, {"all", "any", "uni", "ballot"});
     const auto [flag, negated] = decoder.flag(ins.operands[1]);
     const Row members = members_of(decoder, ins), d = decoder.write(ins.operands[0], mode == 3 ? "b32" : "pred");

@@ -295,11 +295,12 @@ void Ranking::measure(Kernel& kernel, size_t number, nb::handle function) {
     const int64_t first = kernel.part->first;
     const size_t size = kernel.part->rows.size(), all = size_t(points), scored = kernel.scored.size();
     auto [old_values, old_kinds] = copied_costs(0, points, first, first + int64_t(size));
-    const nb::object changed = function(
-        number, numpy<double, 3>(std::move(old_values), {3, all, size}),
-        numpy<int32_t, 3>(std::move(old_kinds), {2, all, size}), nb::cast(view_of(kinds)), numpy(kernel.scored),
-        numpy<float, 2>(kernel.prediction.features,
-                        {scored, scored == 0 ? 0 : kernel.prediction.features.size() / scored}));
+    const nb::object changed =
+        function(number, numpy<double, 3>(std::move(old_values), {3, all, size}),
+                 numpy<int32_t, 3>(std::move(old_kinds), {2, all, size}), nb::cast(view_of(kinds), nb::rv_policy::copy),
+                 numpy(kernel.scored),
+                 numpy<float, 2>(kernel.prediction.features,
+                                 {scored, scored == 0 ? 0 : kernel.prediction.features.size() / scored}));
     using Changed = std::tuple<Array<const double, 3>, Array<const int32_t, 3>, Array<const double, 3>>;
     const auto [new_values, new_kinds, new_figures] = nb::cast<Changed>(changed);
     require(new_values.shape(0) == 3 && new_values.shape(1) == all && new_values.shape(2) == size &&

@@ -168,7 +168,7 @@ int32_t Space::apply(Operation operation, const std::vector<int32_t>& operands) 
 }
 
 int32_t Space::name(const nb::str& key, int64_t depth) {
-    const std::string name = key.c_str();
+    const std::string name = nb::cast<std::string>(key);
     if (const auto known = names_.find(name); known != names_.end()) return known->second;
     int32_t result = -1;
     for (size_t tunable = 0; tunable < rows.digits.size() && result < 0; tunable++) {

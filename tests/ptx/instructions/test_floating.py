@@ -188,3 +188,11 @@ def test_float_to_integer_conversion_clamps(a):
                     assert g == (high if value > 0 else low)
                 else:
                     assert g == max(low, min(high, law(value)))
+
+
+def test_form_that_ptxas_rejects_is_an_error(refuses):
+    refuses(run, [
+        "add.rp.rn.f32 %f1, %f2, %f3;", "min.xorsign.f32 %f1, %f1, %f2;", "copysign.sat.f32 %f1, %f2, %f3;",
+        "testp.finite.sat.f32 %p1, %f1;", "popc.s32 %r1, %r2;", "clz.s32 %r1, %r2;", "rem.b32 %r1, %r2, %r3;",
+        "bfind.b32 %r1, %r2;", "abs.lo.s32 %r1, %r2;", "vote.uni.sync.ballot.b32 %r1, %p1, 1;",
+    ])  # fmt: skip

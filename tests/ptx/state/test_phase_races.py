@@ -69,6 +69,15 @@ def test_partial_barrier_orders_only_its_waiting_warps(writer, reader, other, ri
             emulate(cuda(source, "sm_90a"), launch, check_races=True)
 
 
+def test_store_after_an_arrival_races_with_the_waiting_warp():
+    body = """mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, 32; @%p1 bra WAITS;
+      bar.arrive 1, 64; st.shared.u32 [held], 2; bra.uni ENDS;
+      WAITS: bar.sync 1, 64; ld.shared.u32 %r2, [held];
+      ENDS:"""
+    with pytest.raises(EmulationError, match="race: warp 1 .* reads byte 0 .* which warp 0 wrote"):
+        run(body, block=(64,), globals_=".shared .align 4 .b8 held[4];", check_races=True)
+
+
 PRODUCTS = HELPERS + beside(__file__, "products.cu")
 
 
