@@ -24,7 +24,7 @@ _SECTION = re.compile(r"^[ \t]*\.section[ \t]+\.text\.([^,\s]+),", re.MULTILINE)
 _LINE = re.compile(r'^([ \t]*//## File "\.nv_debug_ptx_txt", line )(\d{1,9})$', re.MULTILINE)
 _LABEL = re.compile(r"([.$\w]+):$")
 _INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,8})\*/\s+(?:@!?U?P[0-9T]+ )?\s*([A-Z][A-Z0-9_]*)((?:\.\w+)*)([^;]*);")
-_STATIC = re.compile(r"^([ \t]*)\.shared([^;\[\n]*\bglobal_smem\w*)\[\d+\]", re.MULTILINE)
+_STATIC = re.compile(r"^\.shared([^;\[\n]*\bglobal_smem\w*)\[\d+\]", re.MULTILINE)
 _TARGET = re.compile(r"`\(([.$\w]+)\)")
 _ARCHITECTURE = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)", re.MULTILINE)
 
@@ -77,7 +77,7 @@ def machine_code(ptx: str, sm: int, listing: str = "") -> dict[str, MachineCode]
     `KERNREC_COUNTS=ptx` makes the result None.
 
     Args:
-        listing: the result of `assemble_listing` for the PTX, or an empty text to run ptxas and nvdisasm now.
+        listing: output of nvdisasm for the PTX, or an empty text to run ptxas and nvdisasm now.
     """
     if not listing:
         _, listing = _assembled(ptx, sm, _programs(sm)) or ("", "")
@@ -99,10 +99,10 @@ def _assembled(ptx: str, sm: int, programs: tuple[str, ...]) -> tuple[str, str] 
     with tempfile.TemporaryDirectory() as folder:
         source, cubin, text = (Path(folder, f"kernel.{kind}") for kind in ("ptx", "cubin", "sass"))
         # Triton requests all shared memory at the launch. As static memory, over 48 KB would be an error.
-        source.write_text(_STATIC.sub(r"\1.extern .shared\2[]", ptx), encoding="utf-8")
+        source.write_text(_STATIC.sub(r".extern .shared\1[]", ptx), encoding="utf-8")
         try:
             command = [ptxas, "-v", "--generate-line-info", f"--gpu-name={target}", str(source), "-o", str(cubin)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=True)
+            done = subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True)
             with text.open("wb") as output:
                 # Disable nvdisasm's data flow analysis. It only finds targets of indirect branches, but doubles the run
                 # time.
@@ -112,7 +112,7 @@ def _assembled(ptx: str, sm: int, programs: tuple[str, ...]) -> tuple[str, str] 
             return None
         if text.stat().st_size > _LARGEST:
             return None
-        return done.stderr + done.stdout, text.read_text("utf-8", errors="replace")
+        return (done.stderr + done.stdout).decode("utf-8", errors="replace"), text.read_text("utf-8", errors="replace")
 
 
 def split_listing(listing: str) -> dict[str, str]:

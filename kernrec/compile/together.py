@@ -105,7 +105,8 @@ class Together:
             return
         source = _source_of(jobs[0])
         if source not in self._kernels:
-            self._kernels[source] = next(filter(None, map(_measured, jobs)), ("", 1))
+            # The first config may be invalid, but more errors probably concern the source.
+            self._kernels[source] = next(filter(None, map(_measured, jobs[:2])), ("", 1))
         kernel, most = self._kernels[source]
         together = compile_together(jobs, kernel) if len(jobs) <= most else None
         if together is None:
@@ -127,14 +128,17 @@ class Together:
 
 
 def _measured(job: CompileJob) -> tuple[str, int] | None:
-    """Compile a job to PTX. Return the name of its only kernel, and the number of such jobs per run of the compiler."""
+    """Compile a job to PTX. Return the name of its only kernel, and the number of such jobs per run of the compiler.
+
+    The number is 1 if there are several kernels. Return None if the job has an error.
+    """
     start = time.process_time()
     try:
         entries = _ENTRY.findall(compile_to_ptx(job).ptx)
     except CompileError:
         return None
     most = int(_RUN_S / max(time.process_time() - start, _RUN_S / MOST_TOGETHER))
-    return (entries[0], most) if len(entries) == 1 else None
+    return (entries[0], max(most, 1)) if len(entries) == 1 else ("", 1)
 
 
 def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled | None] | None:

@@ -4,6 +4,7 @@ Configs with equal code are compiled once. If their launches and arguments are e
 profile is yielded immediately, so that an interrupted run can be continued.
 """
 
+import time
 from collections.abc import Collection, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
 _MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memory
-_MOST_TOGETHER, _MOST_PTX = 16, 400_000
-"""Limits for reading machine code together: number of configs, and PTX characters. Either limit starts the reading."""
+_MOST_TOGETHER, _MOST_PTX, _LONGEST_WAIT_S = 16, 400_000, 1.0
+"""Number of configs, PTX characters and seconds after which machine code is read together."""
 
 
 _Unread = tuple[tuple[str, ...], Config, Compiled]
@@ -77,6 +78,7 @@ class _EmulationTasks:
         self._cache = EmulationCache(kernel, target.problem, target.budget)
         # Configs whose machine code must be read, and those whose machine code is being read
         self._unread: list[_Unread] = []
+        self._first_unread = 0.0  # time at which the first of `_unread` was added
         self._reading: dict[Future[list[str]], list[_Unread]] = {}
         self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
         # Configs of each running task.
@@ -108,8 +110,11 @@ class _EmulationTasks:
             if compiled.listing or not self._code_source:
                 self._emulate(key, config, compiled)
                 return
+            self._first_unread = self._first_unread if self._unread else time.monotonic()
             self._unread.append((key, config, compiled))
-            if len(self._unread) == _MOST_TOGETHER or sum(len(c.ptx) for *_, c in self._unread) >= _MOST_PTX:
+            waited = time.monotonic() - self._first_unread >= _LONGEST_WAIT_S
+            enough = len(self._unread) == _MOST_TOGETHER or sum(len(c.ptx) for *_, c in self._unread) >= _MOST_PTX
+            if waited or enough:
                 self.read_code()
 
     def read_code(self) -> None:

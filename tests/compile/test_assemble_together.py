@@ -35,9 +35,30 @@ def test_texts_with_equal_names_keep_their_machine_code(texts):
         assert any("CALL" in each for code in instructions(ptx, "").values() for each in code)
 
 
-@pytest.mark.parametrize("other", [
-    ".version 7.0\n.target sm_80\n.address_size 64\n", ".visible .entry broken() { nothing; }",
+HEAD = ".version 8.0\n.target sm_86\n.address_size 64\n"
+STORE = ".visible .entry NAME(.param .u64 p) {\n.reg .u64 %a; .local .u32 own;\nld.param.u64 %a, [p];\nBODY\nret;\n}\n"
+ADD = "st.global.u64 [%a], %a; add.u64 %a, %a, 1; st.global.u64 [%a], %a;"
+
+
+def text(name="k", body=ADD):
+    return HEAD + STORE.replace("NAME", name).replace("BODY", body)
+
+
+@pytest.mark.parametrize("texts", [
+    [text(), text("add")], [text(), text("nounroll", f'.pragma "nounroll"; {ADD}')],
+    [text(), text(), text(body="st.global.u64 [%a], 7;")],
 ])  # fmt: skip
-def test_texts_that_cannot_be_assembled_together_have_no_listings(texts, other):
-    ptx = texts[0] if "entry" in other else ""
-    assert listings_together([texts[0], ptx + other], 86) == ["", ""]
+def test_unusual_names_and_equal_texts_keep_their_machine_code(texts):
+    for ptx, listing in zip(texts, listings_together(texts, 86), strict=True):
+        assert instructions(ptx, listing) == instructions(ptx, "")
+
+
+@pytest.mark.parametrize("other", [
+    text("broken", "nothing;"), text("k__kr0_"), text(body="/* a comment\n.loc 1 2 3 */ st.global.u64 [%a], %a;"),
+    text().replace("8.0", "7.1"),
+])  # fmt: skip
+def test_text_that_cannot_be_joined_has_no_listing(other):
+    first, second, third = listings_together([text(), other, text("other")], 86)
+    assert first
+    assert not second
+    assert third

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
+from kernrec.compile import CompileError, CompileJob, compile_many, compile_source, together
 from kernrec.compile.compiled import Compiled
 from kernrec.compile.disassemble import COUNTS, disassembler, machine_code
 from kernrec.compile.nvrtc import compile_alone
-from kernrec.compile.together import can_be_together, compile_together, launched_only
+from kernrec.compile.together import Together, can_be_together, compile_together, launched_only
 from tests.helpers.depth import few_examples
 from tests.helpers.paths import ROOT, beside
 
@@ -120,6 +120,11 @@ def test_compile_error_affects_only_its_config(nvrtc, cache):
         assert isinstance(result, CompileError) == (each.defines["SCALE"] == 5)
         if isinstance(result, Compiled):
             assert form(result.ptx) == form(compile_alone(each).ptx)
+
+
+def test_slow_source_is_compiled_one_config_at_a_time(nvrtc, cache, monkeypatch):
+    monkeypatch.setattr(together, "_RUN_S", 1e-9)
+    assert list(Together(cache).results([job(SAXPY, {"SCALE": scale}) for scale in range(3)])) == [1]
 
 
 @pytest.mark.every(4)

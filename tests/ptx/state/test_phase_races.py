@@ -74,7 +74,7 @@ def test_store_after_an_arrival_races_with_the_waiting_warp():
       bar.arrive 1, 64; st.shared.u32 [held], 2; bra.uni ENDS;
       WAITS: bar.sync 1, 64; ld.shared.u32 %r2, [held];
       ENDS:"""
-    with pytest.raises(EmulationError, match="race: warp 1 .* reads byte 0 .* which warp 0 wrote"):
+    with pytest.raises(EmulationError, match=r"race: warp 1 .* reads byte 0 .* which warp 0 wrote"):
         run(body, block=(64,), globals_=".shared .align 4 .b8 held[4];", check_races=True)
 
 
