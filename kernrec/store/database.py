@@ -31,7 +31,7 @@ from kernrec.store.gpu_scales import update_scales
 from kernrec.store.marks import Faults, Mark, file_state, has_open, inode_of, is_own, read_mark, write_mark
 from kernrec.store.profiles import ProfileRow
 from kernrec.store.queries import DatabaseQueries
-from kernrec.store.query_file import cache_writer
+from kernrec.store.query_file import write_cache
 from kernrec.store.reader import read_untrusted
 from kernrec.store.rows import Row
 from kernrec.store.schema import TABLES, layout_of
@@ -210,21 +210,17 @@ class Database(DatabaseQueries):
 
     def close(self) -> None:
         """Write pending changes and close the file."""
-        path, write_cache = Path(self.path), None
         try:
             if self._written and self.mark is not None:
                 with suppress(UsageError, OSError):  # If this fails, the next query writes the file.
-                    write_cache = cache_writer(self, self.mark, self.caches)
+                    write_cache(self, self.mark, self.caches)
         finally:
             self._connection.close()
         if self._written and self.mark is not None:
-            state = file_state(path)
+            state = file_state(Path(self.path))
             if inode_of(state) == self._written:  # Another process may have replaced the file.
                 self.mark = replace(self.mark, state=state, writing="")
-                write_mark(path, self.mark)
-                if write_cache and not is_open(path):
-                    with suppress(UsageError, OSError):
-                        write_cache(self.mark)
+                write_mark(Path(self.path), self.mark)
 
     def __enter__(self) -> "Database":
         return self

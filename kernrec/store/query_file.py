@@ -16,6 +16,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from hashlib import blake2b, sha256
@@ -29,7 +30,7 @@ from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.store import measurement_log
 from kernrec.store.connection import is_open
-from kernrec.store.marks import Mark, file_state, is_own, mark_path, read_mark
+from kernrec.store.marks import Mark, file_state, inode_of, is_own, mark_path, read_mark
 from kernrec.store.measurement_log import RETRACTED, MeasurementLog
 from kernrec.store.profiles import ProfileTable, arrays_of_tables, tables_of_arrays
 from kernrec.util.array_file import mapped, pack, unpack
@@ -174,24 +175,22 @@ def query_file(path: Path, open_database: "Opener", anew: bool = False) -> Query
     return QueryFile(fill(None, None), fill)
 
 
-def cache_writer(database: "DatabaseQueries", mark: Mark, create: bool) -> Callable[[Mark], object] | None:
-    """Read a changed database before it is closed, and return a function that writes its cache file afterwards.
+def write_cache(database: "DatabaseQueries", mark: Mark, create: bool) -> None:
+    """Write the cache file of a changed database that is open for writing.
 
-    The function takes the new mark. Return None if the database is unchanged or has faulty rows, or if it has no cache
-    file and `create` is False.
+    Write nothing if the database is unchanged or has faulty rows, or if it has no cache file and `create` is False.
     """
     path = Path(database.path)
     # Only queries hide faulty rows, so the next query writes the cache file of a database with such rows.
     if file_state(path) == mark.state or mark.faults or not (create or _place(path, mark).exists()):
-        return None
-    file = QueryFile(b"".join(_empty(database, [])))
-    entries = list(_derived(database, _together(file, None), _is_pulled(path)))
-
-    def write(mark: Mark) -> None:
-        file._facts["made_of"] = _made_of(path, mark)
+        return
+    # Get the file's final state now. Once the database is closed, another process may change the file.
+    database.query("CHECKPOINT db")
+    mark = replace(mark, state=file_state(path))
+    if inode_of(mark.state) == mark.writing:  # Another process may have replaced the file.
+        file = QueryFile(b"".join(_empty(database, _made_of(path, mark))))
+        entries = _derived(database, _together(file, None), _is_pulled(path))
         _write(path, mark, file.with_entries(entries))
-
-    return write
 
 
 def wrong_entries(path: Path, open_database: "Opener") -> int:

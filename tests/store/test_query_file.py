@@ -8,6 +8,8 @@ import pytest
 from kernrec import paths
 from kernrec.op import find_op
 from kernrec.store import Database, Stack
+from kernrec.store.connection import is_open
+from kernrec.store.marks import file_state
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import MeasurementLog, evidence
 from kernrec.store.query_file import query_file, wrong_entries
@@ -177,9 +179,25 @@ def test_query_file_entry_includes_rows_added_before_it_is_computed(own, monkeyp
 
 def test_answers_are_current_if_a_writer_did_not_renew_the_query_file(own, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("kernrec.store.database.cache_writer", lambda *_: None)
+        patch.setattr("kernrec.store.database.write_cache", lambda *_: None)
         add_row(own)
     assert len(answers(Stack())[0].measured) == 6
+
+
+def test_query_file_includes_rows_of_a_writer_that_waited_for_the_lock(own, monkeypatch):
+    late = [own]
+
+    def add_late_row(path: Path) -> str:
+        if late and not is_open(path):
+            add_row(late.pop())
+        return file_state(path)
+
+    with Database.open(own, read_only=False) as database:
+        database.add_measurements([measurement(session="first", config={"block_m": 78})])
+        monkeypatch.setattr("kernrec.store.database.file_state", add_late_row)
+    assert not late
+    assert wrong_entries(own, Database.open) == 0
+    assert len(answers(Stack())[0].measured) == 7
 
 
 def test_another_process_that_changes_the_database_is_noticed(own):
