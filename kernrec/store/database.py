@@ -35,7 +35,7 @@ from kernrec.store.query_file import write_cache
 from kernrec.store.reader import read_untrusted
 from kernrec.store.rows import Row
 from kernrec.store.schema import TABLES, layout_of
-from kernrec.util.files import check_input, remove_abandoned
+from kernrec.util.files import remove_abandoned
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -187,7 +187,6 @@ class Database(DatabaseQueries):
     @staticmethod
     def create(path: Path) -> None:
         """Create an empty database file, unless another process creates the file."""
-        check_input(path)
         schema.make_file(path)
         state = file_state(path)
         write_mark(path, Mark(state, True, inode_of(state)))

@@ -20,7 +20,7 @@ from kernrec.errors import UsageError
 from kernrec.store.connection import connect, connect_memory, make_folder, one_line, transaction
 from kernrec.store.rows import rewrite_keys
 from kernrec.util.cache import CacheEntry, cached
-from kernrec.util.files import scratch_folder, write_whole
+from kernrec.util.files import check_input, scratch_folder, write_whole
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -111,9 +111,11 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
 
 def make_file(path: Path) -> None:
     """Create an empty database file atomically. Keep a file that another process creates at the same time."""
+    check_input(path)
     path = path.absolute()
-    make_folder(path.parent)
-    new = path.with_name(f".{os.urandom(8).hex()}.duckdb")
+    real = Path(os.path.realpath(path))  # The path may be a link to a missing file.
+    make_folder(real.parent)
+    new = real.with_name(f".{os.urandom(8).hex()}.duckdb")
     with one_line(path):
         try:
             content = _empty(tuple(step.sql for step in migrations()))
@@ -121,7 +123,7 @@ def make_file(path: Path) -> None:
             raise UsageError(f"{path} cannot be made: {error}") from None
         try:
             write_whole(new, content, shared=True)
-            _place(new, path)
+            _place(new, real)
         except OSError as error:
             import duckdb
 
@@ -129,6 +131,8 @@ def make_file(path: Path) -> None:
         finally:
             with suppress(OSError):
                 new.unlink(missing_ok=True)
+    if not path.exists():
+        raise UsageError(f"{path} was removed while it was created; try again")
 
 
 def _place(new: Path, path: Path) -> None:

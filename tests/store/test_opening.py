@@ -67,6 +67,17 @@ def test_missing_file_is_not_created(path, read_only):
     assert "there is no database at" in refused(path, read_only=True, create=True)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need privileges")
+def test_database_is_created_at_the_target_of_a_link(tmp_path):
+    for name in ("opened", "created"):
+        (link := tmp_path / name).symlink_to(target := tmp_path / "folder" / f"{name}.duckdb")
+        if name == "created":
+            Database.create(link)
+        Database.open(link, read_only=False, create=True).close()
+        assert link.is_symlink()
+        assert target.is_file()
+
+
 @BOTH
 def test_folder_is_refused_as_a_database(path, read_only):
     path.mkdir()
