@@ -187,9 +187,8 @@ class Database(DatabaseQueries):
     @staticmethod
     def create(path: Path) -> None:
         """Create an empty database file, unless another process creates the file."""
-        schema.make_file(path)
-        state = file_state(path)
-        write_mark(path, Mark(state, True, inode_of(state)))
+        if schema.make_file(path):
+            write_mark(path, Mark(file_state(path), True))
 
     def _begin_writing(self, mark: Mark) -> None:
         path = Path(self.path)

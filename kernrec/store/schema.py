@@ -109,8 +109,8 @@ def schema_version(connection: "DuckDBPyConnection", path: Path | str, *, writin
     return len(applied)
 
 
-def make_file(path: Path) -> None:
-    """Create an empty database file atomically. Keep a file that another process creates at the same time."""
+def make_file(path: Path) -> bool:
+    """Create an empty database file atomically, and return True. Return False if another process creates the file."""
     check_input(path)
     path = path.absolute()
     real = Path(os.path.realpath(path))  # The path may be a link to a missing file.
@@ -123,7 +123,7 @@ def make_file(path: Path) -> None:
             raise UsageError(f"{path} cannot be made: {error}") from None
         try:
             write_whole(new, content, shared=True)
-            _place(new, real)
+            placed = _place(new, real)
         except OSError as error:
             import duckdb
 
@@ -133,16 +133,19 @@ def make_file(path: Path) -> None:
                 new.unlink(missing_ok=True)
     if not path.exists():
         raise UsageError(f"{path} was removed while it was created; try again")
+    return placed
 
 
-def _place(new: Path, path: Path) -> None:
+def _place(new: Path, path: Path) -> bool:
     try:
         os.link(new, path)
     except FileExistsError:
-        return
+        return False
     except OSError:  # The file system may not support links.
-        if not path.exists():
-            new.rename(path)
+        if path.exists():
+            return False
+        new.rename(path)
+    return True
 
 
 @cache

@@ -45,6 +45,17 @@ def test_file_written_by_kernrec_is_trusted(tmp_path):
     assert not is_own(path)
 
 
+def test_new_file_is_trusted_only_if_kernrec_placed_it_and_nobody_changed_it(tmp_path, monkeypatch):
+    Database.create(path := tmp_path / "own.duckdb")
+    path.write_bytes(path.read_bytes() + b"changed")
+    assert not is_own(path)
+    link, theirs = os.link, foreign(made(tmp_path / "a.duckdb", 1e-3))
+    monkeypatch.setattr(os, "link", lambda new, place: link(shutil.copy(theirs, place) and new, place))
+    Database.create(path := tmp_path / "late.duckdb")
+    assert path.read_bytes() == theirs.read_bytes()
+    assert not is_own(path)
+
+
 def test_file_of_a_killed_writer_is_trusted(tmp_path):
     path = made(tmp_path / "own.duckdb", 1e-3)
     database = Database.open(path, read_only=False)
