@@ -21,8 +21,6 @@ from benchmarks.timing import COMMAND, environment_in, in_turns, python, ratio
 _DATA = ROOT / "datasets" / "kernels"
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _CHANGES = ("analysis_s", "profiled_s")
-_OLD_NAMES = {"0.1.0": {"--spec": "--call"}}
-"""Names of options for Triton in older versions."""
 
 
 def run(before: Path | None = None, rounds: int = 3, only: str = "") -> None:
@@ -73,7 +71,7 @@ def _analyze(checkout: Path, words: list[str], folder: Path, answers: dict[str, 
     database = folder / "own.duckdb"
     database.unlink(missing_ok=True)
     version = (checkout / "kernrec" / "version.py").read_text(encoding="utf-8").split('"')[-2]
-    names = _OLD_NAMES.get(version, {}) if ".py:" in words[0] else {}
+    names = _TABLES["old_names"].get(version, {}) if ".py:" in words[0] else {}
     words = ["analyze", *(names.get(word, word) for word in words), "--json", "--db", str(database)]
     answers[which] = json.loads(python(COMMAND, *words, environment=environment_in(folder, checkout)))
 
