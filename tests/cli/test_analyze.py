@@ -120,9 +120,6 @@ def test_interrupted_analysis_reports_one_line_and_resumes(folder, number):
         assert answer["cached"] + answer["profiled"] == answer["candidates"] == len(values)
 
 
-TRITON = "datasets/kernels/triton/matmul.py"
-
-
 @pytest.mark.slow
 def test_triton_function_is_analyzed_once_per_architecture(run, folder, monkeypatch):
     pytest.importorskip("triton", reason="needs the extra `triton`")
@@ -150,7 +147,7 @@ def test_triton_function_is_analyzed_once_per_architecture(run, folder, monkeypa
         GROUP_M = 4
         num_stages = 8
     """)
-    call = ("analyze", f"{ROOT}/{TRITON}:matmul", "--spec", folder / "call.toml", "--json")
+    call = ("analyze", f"{ROOT}/datasets/kernels/triton/matmul.py:matmul", "--spec", folder / "call.toml", "--json")
     first = run(*call, "--gpu", "rtx3090")
     assert first.returncode == 0, first.stderr
     answer = json.loads(first.stdout)

@@ -10,14 +10,12 @@ from tests.helpers.paths import beside
 
 pytestmark = [pytest.mark.usefixtures("compiled_here"), needs("tree_sitter_cuda")]
 
-PROGRAM = beside(__file__, "analyze_program.cu")
-
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     monkeypatch.delenv("KERNREC_DB", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own"))
-    (path := tmp_path / "program.cu").write_text(PROGRAM)
+    (path := tmp_path / "program.cu").write_text(beside(__file__, "analyze_program.cu"))
     return path
 
 

@@ -100,13 +100,13 @@ def test_completion_completes_commands_and_options():
     assert completions("kernrec recommend --obj") == ["--objective"]
 
 
-def fail(arguments: object, **options: object) -> None:
-    raise ZeroDivisionError("division\nby zero")
-
-
 @pytest.fixture
 def failing(tmp_path, monkeypatch):
     """Make a command raise an unexpected exception, and return its cache folder."""
+
+    def fail(arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("division\nby zero")
+
     monkeypatch.setattr(application, "application", lambda names: fail)
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("KERNREC_DEBUG", raising=False)

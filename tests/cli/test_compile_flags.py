@@ -1,7 +1,6 @@
 """Test that `kernrec check` and `kernrec analyze` use `-D`, `-std` and `compile_commands.json` for CUDA files."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -24,11 +23,6 @@ def source(nvrtc, tmp_path):
     return path
 
 
-def write_database(folder: Path, source: Path, command: str) -> None:
-    entry = {"directory": str(folder), "file": str(source), "command": command}
-    (folder / "compile_commands.json").write_text(json.dumps([entry]))
-
-
 def test_check_and_analyze_accept_nvcc_flags(source, tmp_path):
     launch = (source, "x=f32[32]", "y=zeros:f32[32]", "--grid", "1", "--block", "32")
     assert run_here("check", *launch).returncode == 1
@@ -46,7 +40,9 @@ def test_compilation_database_in_a_parent_folder_supplies_flags(source, tmp_path
     (tmp_path / "src").mkdir()
     path = source.rename(tmp_path / "src" / "scale.cu")
     path.write_text('#include "size.h"\n' + KERNEL)
-    write_database(tmp_path, path, "nvcc -Iheaders -DSIZE=LARGE -std=c++20 -O3 -c src/scale.cu")
+    command = "nvcc -Iheaders -DSIZE=LARGE -std=c++20 -O3 -c src/scale.cu"
+    entry = {"directory": str(tmp_path), "file": str(path), "command": command}
+    (tmp_path / "compile_commands.json").write_text(json.dumps([entry]))
     launch = (path, "x=f32[32]", "y=f32[32]", "--block", "32")
     done = run_here("check", *launch)
     assert done.returncode == 0, done.stderr

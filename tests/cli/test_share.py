@@ -9,8 +9,6 @@ from kernrec.kernel import find_kernel
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import Person, measurement
 
-SHAPE = "m=64,n=32,k=16"
-
 
 @pytest.fixture
 def ask(capsys):
@@ -57,7 +55,7 @@ def test_two_users_share_a_folder(tmp_path, ask):
     assert ask(bob, "db", "pull", team) == f"{team}: 0 new measurements\n"
     assert ask(bob, "db", "trust", key, "alice").startswith(f"{key}: trusted as alice")
     assert ask(bob, "db", "pull", team) == f"{team}: 1 new measurement\n"
-    query = ("recommend", "--op", "matmul", "--gpu", "h200", "--shape", SHAPE, "--objective", "latency")
+    query = ("recommend", "--op", "matmul", "--gpu", "h200", "--shape", "m=64,n=32,k=16", "--objective", "latency")
     (first, *_) = json.loads(ask(bob, *query, "--json"))["recommendations"]
     assert (first["source"], first["database"], first["latency_s"]) == ("measured", "pulled", latency_s)
     assert first["signed_by"] == [{"name": "alice", "key": key}]

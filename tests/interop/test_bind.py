@@ -23,14 +23,12 @@ from tests.helpers.foreign_files import cache, document, entry, result
 from tests.helpers.kernel_code import written_kernel
 from tests.helpers.paths import beside
 
-SOURCE = beside(__file__, "bind.cu")
-SPEC = beside(__file__, "bind.toml")
 BX = {"tune_params_keys": ["bx", "tile"]}
 
 
 @pytest.fixture
 def kernel(tmp_path):
-    return written_kernel(tmp_path, SOURCE, SPEC)
+    return written_kernel(tmp_path, beside(__file__, "bind.cu"), beside(__file__, "bind.toml"))
 
 
 def bind(database: Database, kernel: Kernel, path: Path, **inputs: Any):  # type: ignore[no-untyped-def]

@@ -16,23 +16,21 @@ from tests.helpers.paths import beside
 SAMPLES = Path(__file__).with_name("samples")
 METRICS = (SAMPLES / "ncu_metrics.csv").read_text(encoding="utf-8")
 RAW = (SAMPLES / "ncu_raw.csv").read_text(encoding="utf-8")
-SMOOTH = ReadOptions(kernels=("smooth",))
 SOURCE = """extern "C" __global__ void smooth(const float *x, float *y, int n) {
     int i = blockIdx.x * BX + threadIdx.x;
     if (i < n) y[i] = 0.5f * x[i];
 }
 """
-SPEC = beside(__file__, "nsight_compute.toml")
 
 
 def kernel(folder: Path, taps: str = "") -> Kernel:
     (folder / "smooth.cu").write_text(SOURCE)
-    (folder / "smooth.toml").write_text(SPEC.replace("TAPS", taps))
+    (folder / "smooth.toml").write_text(beside(__file__, "nsight_compute.toml").replace("TAPS", taps))
     return load_spec(folder / "smooth.toml", folder / "smooth.cu")[0]
 
 
 def test_equal_launches_are_repetitions_of_one_config():
-    file = read_results(SAMPLES / "ncu_metrics.csv", SMOOTH)
+    file = read_results(SAMPLES / "ncu_metrics.csv", ReadOptions(kernels=("smooth",)))
     assert (file.tool, file.device, file.kernel) == ("Nsight Compute", "NVIDIA GeForce RTX 4090", "smooth")
     assert [result.config for result in file.results] == [{"block_x": 128}, {"block_x": 512}]
     assert file.results[0].samples_s == pytest.approx((161.25e-6, 160.83e-6))

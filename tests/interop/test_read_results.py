@@ -25,8 +25,6 @@ from tests.helpers.paths import beside
 
 Write = Callable[..., Path]
 
-PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
-
 
 def test_format_and_compression_are_detected_from_the_content(write):
     for content in (cache(entry()), document(result())):
@@ -103,13 +101,10 @@ def test_results_with_a_random_value_are_accepted_or_refused_in_one_line(write, 
     message = ""
     try:
         file = read_results(write(whole))
-        database.add_measurements(to_measurements(file, PROBLEM, "t4", "k"))
+        database.add_measurements(to_measurements(file, find_op("matmul").problem(m=64, n=32, k=16), "t4", "k"))
     except UsageError as error:
         message = str(error)
     assert "\n" not in message
-
-
-KTT = Path(__file__).with_name("samples") / "ktt.t4.json"
 
 
 def read_one(write: Write, timeunit: str | None = "milliseconds", **arguments: Any) -> ForeignResult:
@@ -146,7 +141,7 @@ def test_invalid_config_is_stored_with_its_reason(write, invalidity, correctness
 
 def test_malformed_ktt_file_is_refused_in_one_line(write, refuses):
     def refused(before: str, after: str) -> None:
-        path = write(KTT.read_text().replace(before, after))
+        path = write((Path(__file__).with_name("samples") / "ktt.t4.json").read_text().replace(before, after))
         read_results(path)
 
     refuses(refused, [

@@ -13,16 +13,13 @@ from tests.helpers.paths import ROOT, beside
 
 pytest.importorskip("cupy", reason="compiling needs CuPy")
 
-BLUR = ROOT / "docs/examples/blur.cu"
 SAXPY = ROOT / "docs/examples/saxpy.cu"
-SIZES = ("width=4096", "height=2160")
-SOURCE = beside(__file__, "spec_draft.cu")
 
 
 @pytest.fixture
 def rows(tmp_path):
     path = tmp_path / "rows.cu"
-    path.write_text(SOURCE)
+    path.write_text(beside(__file__, "spec_draft.cu"))
     return path
 
 
@@ -30,9 +27,9 @@ def test_launch_options_produce_the_spec_in_the_guide():
     words = LaunchWords(
         grid="(width + BX - 1) / BX, ceil(height / block_y)",
         block="16x16,32x8,16x8",
-        arguments=(*SIZES, "image=f32[height,width]"),
+        arguments=("width=4096", "height=2160", "image=f32[height,width]"),
     )
-    draft = draft_spec(BLUR, words)
+    draft = draft_spec(ROOT / "docs/examples/blur.cu", words)
     kernel = draft.kernel()
     assert {tunable.name: (tunable.values, tunable.macro) for tunable in kernel.tunables} == {
         "bx": ((16, 32), "BX"),
@@ -81,9 +78,6 @@ def test_unknown_block_size_is_requested(tmp_path, refuses):
     refuses(lambda: draft_spec(path, LaunchWords(grid="ceil(8/block_x)")))
 
 
-INDEXED = beside(__file__, "indexed.cu")
-
-
 @pytest.mark.parametrize(("entry", "arguments", "values", "says"), [
     ("gather", ("c=64", "x=f32[5000*c]", "idx=i32[n]", "y=f32[n*c]"), {"idx": "index x c"}, "idx uniform over x"),
     ("pairs", ("x=f32[600]",), {"idx": "index x 2"}, "idx uniform over x"),
@@ -98,7 +92,7 @@ INDEXED = beside(__file__, "indexed.cu")
     ("scatter", ("idx=zeros:u32[n]",), {"idx": "zeros"}, ""),
 ])  # fmt: skip
 def test_index_values_cover_the_tensor_they_index(tmp_path, entry, arguments, values, says):
-    (path := tmp_path / "indexed.cu").write_text(INDEXED)
+    (path := tmp_path / "indexed.cu").write_text(beside(__file__, "indexed.cu"))
     draft = draft_spec(path, LaunchWords(entry, "ceil(n/block_x)", arguments=("n=1000", *arguments)))
     kernel = draft.kernel()
     tensors = kernel.spec["problem"]["tensors"]

@@ -14,7 +14,6 @@ from kernrec.measure.request_on_gpu import RequestOnGpu
 from kernrec.op import find_op
 from kernrec.recommender.estimate.space import predict
 
-GPU = "rtx4090"
 PROBLEMS = [
     find_op("matmul").problem("f32", m=512, n=512, k=256),
     find_op("matmul").problem("f32", m=4096, n=64, k=1024),
@@ -24,7 +23,7 @@ PROBLEMS = [
 
 def request(folder: Path) -> RequestOnGpu:
     wanted = [WantedProblem(problem.key, problem) for problem in PROBLEMS]
-    return RequestOnGpu(CollectRequest(wanted, folder / "own.duckdb"), GPU)
+    return RequestOnGpu(CollectRequest(wanted, folder / "own.duckdb"), "rtx4090")
 
 
 @pytest.fixture(scope="module")

@@ -65,9 +65,6 @@ def test_empty_trace_has_no_summary():
         summarize_trace([])
 
 
-CARD = LocalGpu(0, "GPU-aaaa", "NVIDIA H200", 0)
-
-
 REQUEST = CollectRequest(None, Path("own.duckdb"), strategy=Strategy.PLAN, budget=CampaignBudget(60.0))
 
 
@@ -81,7 +78,7 @@ def history(monkeypatch):
         yield
         events.append("restore")
 
-    monkeypatch.setattr(nvml, "local_gpus", lambda: [CARD])
+    monkeypatch.setattr(nvml, "local_gpus", lambda: [LocalGpu(0, "GPU-aaaa", "NVIDIA H200", 0)])
     monkeypatch.setattr(gpu_limits, "check_limits", lambda card, points: events.append(f"check {len(points)}"))
     monkeypatch.setattr(gpu_limits, "limits_set", limits_set)
     return events

@@ -10,7 +10,7 @@ from kernrec.measure.campaign.results import CampaignBudget
 from kernrec.measure.collect import collect
 from kernrec.measure.refine_planner import Refined
 from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
-from kernrec.op import Problem, find_op
+from kernrec.op import find_op
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
 from tests.helpers.recording import make_measured_database, make_recording
@@ -82,11 +82,9 @@ def test_impossible_request_is_refused_before_measuring(library, tmp_path):
     with pytest.raises(UsageError, match="collected into itself"):
         refine(request(library, library))
     with pytest.raises(KernrecError, match="--replay works without"):
-        refine(replace(request(None, database), problems=[WantedProblem("x", _matmul())]))
+        refine(
+            replace(request(None, database), problems=[WantedProblem("x", find_op("matmul").problem(m=64, n=64, k=64))])
+        )
     with pytest.raises(UsageError, match="name what to measure"):
         refine(request(None, database))
     assert not database.exists()
-
-
-def _matmul() -> Problem:
-    return find_op("matmul").problem(m=64, n=64, k=64)

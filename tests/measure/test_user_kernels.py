@@ -43,7 +43,6 @@ ADD_WEIGHTED = beside(__file__, "add_weighted.cu")
 T1: dict[str, Any] = json.loads(beside(__file__, "t1.json"))
 DOUBLE_PTX = elementwise("mine", "add.f32 %f2, %f1, %f1")
 PTX_ARGUMENTS = ["x=f32[500]", "y=f32[500]", "i32:500"]
-Rows = list[dict[str, Any]]
 
 
 class Bench:
@@ -102,7 +101,7 @@ class Bench:
         assert status == 0, err
         return json.loads(out)
 
-    def rows(self) -> Rows:
+    def rows(self) -> list[dict[str, Any]]:
         with Database.open(self.database) as database:
             configs = {row["config_id"]: json.loads(str(row["tunables"])) for row in database.rows("config")}
             return [row | {"config": configs[row["config_id"]]} for row in database.rows("measurement")]

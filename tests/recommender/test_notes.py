@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-from typing import Any
 
 import pytest
 
@@ -100,10 +99,6 @@ def network():
     return kernrec.recommend_network("bert-base", "a100")
 
 
-def missing(answer: Any) -> list[str]:
-    return [name for name in answer.as_dict() if not hasattr(answer, name)]
-
-
 def test_former_python_name_is_refused_with_its_replacement(answer, network):
     former = (
         (answer, "choices", "recommendations"),
@@ -123,7 +118,7 @@ def test_former_python_name_is_refused_with_its_replacement(answer, network):
 def test_python_names_equal_json_names(answer, network):
     assert answer.baselines
     for part in (answer, answer.best, answer.baselines[0], network, network.recommendation):
-        assert not missing(part)
+        assert not [name for name in part.as_dict() if not hasattr(part, name)]
     values = answer.best.as_dict()
     for name in ("rank", "kernel_hash", "power_limit_w", "locked_clock_hz", "energy_source", "sessions", "bottleneck"):
         assert getattr(answer.best, name) == values[name], name

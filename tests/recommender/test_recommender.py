@@ -212,9 +212,6 @@ def places(intervals: list[tuple[float, float]], exact: list[bool]) -> list[Plac
     return [Place(*row[4:7]) for row in rows]
 
 
-drawn_choices = st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12)
-
-
 def test_configs_share_a_rank_if_they_overlap_the_best_interval(candidates):
     ranks = places([(1.0, 1.2), (1.1, 1.3), (1.25, 1.4), (2.0, 3.0)], [True] * 4)
     best = build_recommendation(candidates, 0, 0)
@@ -222,7 +219,7 @@ def test_configs_share_a_rank_if_they_overlap_the_best_interval(candidates):
     assert shown == ["1=", "1=", "3", "4"]
 
 
-@given(drawn_choices)
+@given(st.lists(st.tuples(st.floats(1, 2), st.floats(0, 0.3), st.booleans()), max_size=12))
 def test_exact_ranks_never_decrease(drawn):
     ordered = sorted(drawn)
     intervals = [(value - width, value + width) for value, width, _ in ordered]

@@ -17,12 +17,11 @@ from tests.helpers.emulating_driver import EmulatingDriver, HostMemory
 MATMUL = find_kernel("matmul_triton")
 CONFIG = {"block_m": 16, "block_n": 32, "block_k": 16, "num_stages": 3, "num_warps": 2, "group_m": 8, "unaligned": 0}
 SHAPES = Shapes.of(find_op("matmul"), "f16", "nn", {"m": range(1, 4097), "n": 64, "k": 64})
-QUERY = Query(Objective.LATENCY, top=1)
 
 
 def target(monkeypatch: pytest.MonkeyPatch, triton: bool) -> Target:
     monkeypatch.setattr(shapes, "has_triton", lambda: triton)
-    return Target(Recommender([]), SHAPES, find_gpu("a100"), QUERY)
+    return Target(Recommender([]), SHAPES, find_gpu("a100"), Query(Objective.LATENCY, top=1))
 
 
 def test_build_uses_triton_kernels_only_if_triton_is_installed(monkeypatch):

@@ -97,14 +97,11 @@ def drifting(spread: float, seed: int) -> Callable[[ModelInputs], np.ndarray]:
     return lambda inputs: by_stages(inputs) * float(np.exp(draw.normal(0.0, spread)))
 
 
-GPUS = ("rtx4090", "a100-sxm4-80gb", "rtx3090", "h200-sxm")
-
-
 @pytest.mark.every(2)
 def test_unmeasured_gpu_has_the_interval_of_held_out_gpus():
     """Each simulated GPU has its own factor, which is known for a measured GPU and unknown for a new GPU."""
     groups: list[RowGroup] = []
-    for number, gpu in enumerate(GPUS):
+    for number, gpu in enumerate(("rtx4090", "a100-sxm4-80gb", "rtx3090", "h200-sxm")):
         own = 1.6 if number % 2 else 1 / 1.6
         groups += simulated_groups(12, 15, lambda inputs, own=own: by_stages(inputs) * own, gpu=gpu, seed=number)
     trained = train(Dataset(tuple(groups)), QUICK)

@@ -17,7 +17,7 @@ from kernrec.model.baselines.bound import GRAPH, features
 from kernrec.model.baselines.compact_trees import Trees
 from kernrec.model.baselines.recorded_set import OTHER, RecordedSet
 from kernrec.model.baselines.timed import Kind
-from kernrec.op import Problem, find_op
+from kernrec.op import find_op
 
 CARDS = {"a100-sxm4-80gb": 1.0, "l40s": 1.2, "h200-sxm": 0.9}
 SLOWDOWN = {"vLLM": 1.0, "SGLang": 1.3}
@@ -208,11 +208,8 @@ def test_gpu_without_power_rows_uses_the_trees_of_its_architecture(model):
     predicted = model.on(find_gpu("h100-sxm")).predict(problem)[0]
     assert predicted.power_w is not None
     assert predicted.power_w.transferred
-    bound, _ = features("matmul", find_gpu("h100-sxm"), "bf16", "nt", problem_dims(problem), GRAPH)
+    dims = {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}
+    bound, _ = features("matmul", find_gpu("h100-sxm"), "bf16", "nt", dims, GRAPH)
     kind = Kind(entry, find_gpu("h100-sxm"), "bf16", "nt")
     assert kind.head("power") is entry.heads["power", "sm_90"]
     assert kind.reader("power", ("vLLM",), bound).transferred
-
-
-def problem_dims(problem: Problem) -> dict[str, np.ndarray]:
-    return {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}

@@ -18,8 +18,6 @@ from kernrec.measure.campaign.journal import (
     waiting_measurements,
 )
 
-END = {"closed": 0, "session": "s"}
-
 
 def row(**columns: object) -> dict[str, object]:
     return {"row": {"session": "s", "block": 0} | columns}
@@ -48,7 +46,7 @@ def test_next_run_stores_the_rows_of_a_killed_run(tmp_path):
 def test_journal_refuses_second_campaign_and_names_the_first(tmp_path):
     database = tmp_path / "k.duckdb"
     with Journal(database) as journal:
-        journal.append(row(), END)
+        journal.append(row(), {"closed": 0, "session": "s"})
         other = another_run(database, "print('open')")
         refusal = f"k.duckdb is being written by PID {os.getpid()} since 20"
         assert refusal in other.stderr

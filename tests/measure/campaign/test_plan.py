@@ -111,10 +111,9 @@ def test_finalists_are_the_fastest_configs_if_energy_is_unknown(with_energy):
 
 
 COST = st.integers(1, 10_000).map(lambda microseconds: microseconds * 1e-6)
-COSTS = st.lists(st.tuples(COST, COST), min_size=1, max_size=40)
 
 
-@given(COSTS, st.integers(1, 8))
+@given(st.lists(st.tuples(COST, COST), min_size=1, max_size=40), st.integers(1, 8))
 def test_finalists_begin_with_pareto_optimal_configs(costs, count):
     latency, energy = zip(*costs, strict=True)
     chosen = front_neighborhood(latency, energy, count)

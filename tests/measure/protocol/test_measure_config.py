@@ -35,8 +35,7 @@ from kernrec.store.measurement import GpuSettings, Tier
 INFO = DeviceInfo(
     gpu="h200-sxm", name="simulated", sm=90, l2_bytes=50 << 20, memory_bytes=1 << 34, generation="hopper", virtual=True
 )
-PROBLEM = find_op("matmul").problem(m=64, n=64, k=64)
-SUBJECT = ConfigUnderTest("any", {"x": 1}, PROBLEM)
+SUBJECT = ConfigUnderTest("any", {"x": 1}, find_op("matmul").problem(m=64, n=64, k=64))
 SENSORS = SimulatedSensors(tick_s=0.1, lag_s=0.05)
 KNOWN = Probe(tick_s=0.1, ratio=1.0)
 
@@ -247,10 +246,7 @@ def test_counter_is_accepted_within_five_percent_of_the_sensor(ratio, believed):
     assert is_trusted(ratio) is believed
 
 
-SAMPLES = st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=60)
-
-
-@given(SAMPLES)
+@given(st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=60))
 def test_median_is_inside_its_interval_and_quantiles_are_ordered(samples):
     s = summarize_latency(samples)
     assert s.latency_q10_s <= s.latency_s <= s.latency_q90_s

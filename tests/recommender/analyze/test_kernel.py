@@ -282,7 +282,6 @@ def test_inconsistent_spec_is_refused_in_one_line(folder, tmp_path, old, new, sa
     assert "\n" not in str(raised.value)
 
 
-TEXTURE_SPEC = beside(__file__, "texture_spec.toml")
 TEXTURE_SOURCE = """
 extern "C" __global__ void soften(cudaTextureObject_t image, cudaSurfaceObject_t out) {
     int x = blockIdx.x * BX + threadIdx.x, y = blockIdx.y;
@@ -292,7 +291,7 @@ extern "C" __global__ void soften(cudaTextureObject_t image, cudaSurfaceObject_t
 
 
 def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path, refuses):
-    kernel = written_kernel(tmp_path, TEXTURE_SOURCE, TEXTURE_SPEC)
+    kernel = written_kernel(tmp_path, TEXTURE_SOURCE, beside(__file__, "texture_spec.toml"))
     analysis = analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE)
     assert analysis.profiled == 2
     best = analysis.answer.best

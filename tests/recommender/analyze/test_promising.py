@@ -27,7 +27,6 @@ extern "C" __global__ void scale(const float* x, float* y, int n) {
     if (i < n) y[i] = 2.0f * x[i];
 }
 """
-SPEC = beside(__file__, "promising.toml")
 
 
 class Profiles:
@@ -61,7 +60,7 @@ class Profiles:
 
 @pytest.fixture
 def kernel(nvrtc, tmp_path):
-    return written_kernel(tmp_path, SOURCE, SPEC)
+    return written_kernel(tmp_path, SOURCE, beside(__file__, "promising.toml"))
 
 
 def test_partial_profiling_gives_the_same_answer_as_profiling_all(kernel, tmp_path, monkeypatch):

@@ -13,7 +13,6 @@ from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 from tests.helpers.paths import RECORDINGS, ROOT
 
 TIMES = RECORDINGS / "anchors" / "textbook_rtx3060_rtx3070ti.csv"
-KERNELS = ROOT / "datasets" / "kernels" / "textbook"
 
 pytestmark = pytest.mark.skipif(not TIMES.is_file(), reason="needs the recorded anchors in ../shared/data")
 
@@ -32,7 +31,7 @@ def test_textbook_kernel_matches_the_recorded_time_and_best_block_size(name, siz
         for row in csv.DictReader(rows):
             if (row["kernel"], row["gpu"], row["size"]) == (name, gpu, str(size)):
                 recorded[int(row["block"])] = float(row["batch_s"])
-    kernel = load_kernel(KERNELS / f"{name}.toml")
+    kernel = load_kernel(ROOT / "datasets" / "kernels" / "textbook" / f"{name}.toml")
     problem = kernel.definition.problem(kernel.dtypes[0], size=size)
     options = ProfilingOptions(processes=1, only=[{"block": block} for block in recorded])
     analyzed = analyze(kernel, problem, find_gpu(gpu), database, Query("latency", top=len(recorded)), options)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from kernrec.cli.app import run
-from kernrec.gpu import GPU, find_gpu
+from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.model.learn.features import matrix, names, of_tunables, plan_of
-from kernrec.op import Problem, find_op
+from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
@@ -24,7 +24,6 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.space import Space, predict
-from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.report import explainable
 from kernrec.store import Stack
 from kernrec.util.human import Note
@@ -202,16 +201,12 @@ def test_custom_kernel_is_learned_from_its_measurements(nvrtc, tmp_path):
     assert model.model.kernels == {"mine": kernel.hash}
 
 
-def table_of_simt(recommender: Recommender, problem: Problem, gpu: GPU) -> StaticTable:
-    return next(t for t in recommender.context.on(gpu).tables(problem) if t.kernel.name == "matmul_simt")
-
-
 def test_cached_features_equal_computed_ones():
     gpu = find_gpu("rtx4090")
     recommender = Recommender([])
     for m in (512, 1000):
         problem = find_op("matmul").problem(m=m, n=256, k=384)
-        table = table_of_simt(recommender, problem, gpu)
+        table = next(t for t in recommender.context.on(gpu).tables(problem) if t.kernel.name == "matmul_simt")
         (kernel,) = candidate_set(Space([table]), problem, [DEFAULT_POINT]).kernels
         positions = np.arange(0, len(kernel.rows), 7)
         inputs = kernel.model_inputs(positions)

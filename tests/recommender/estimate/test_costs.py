@@ -46,10 +46,7 @@ def test_predictions_do_not_change_without_measurements():
     assert with_measured(before, np.array([], dtype=int), []) == (before, None)
 
 
-factors = st.lists(st.tuples(st.floats(0.2, 5), st.none() | st.floats(0.5, 2)), min_size=1, max_size=COUNT - 1)
-
-
-@given(factors)
+@given(st.lists(st.tuples(st.floats(0.2, 5), st.none() | st.floats(0.5, 2)), min_size=1, max_size=COUNT - 1))
 def test_scaling_to_measurements_keeps_the_order_of_unmeasured_configs(drawn):
     before, positions = predicted(), np.arange(len(drawn))
     rows = [
@@ -91,13 +88,12 @@ def test_measurements_scale_predictions_toward_the_measured_time(factor, count):
     assert scale.power == 1.0  # without energy measurements, power stays unchanged
 
 
-GPU = find_gpu("rtx4090")
 PROBLEM = find_op("matmul").problem(m=1024, n=768, k=512)
 
 
 @pytest.fixture(scope="module")
 def table():
-    return Recommender([]).context.on(GPU).tables(PROBLEM)[0]
+    return Recommender([]).context.on(find_gpu("rtx4090")).tables(PROBLEM)[0]
 
 
 def test_runnable_configs_satisfy_constraints_and_do_not_spill(table):
@@ -237,9 +233,6 @@ def test_references_predicted_together_equal_single_predictions(gpu, dtype):
 BLOCKS = 2.0**21
 
 
-TURN_S = 0.544e-9
-
-
 def serial_clk(**metrics: float) -> float:
     """Return the L2 clocks for the atomic operations of all blocks."""
     nothing, names = np.zeros(1), {name.replace("__", "."): value for name, value in metrics.items()}
@@ -274,7 +267,8 @@ def test_short_reads_continued_by_the_next_block_are_not_slower():
 def test_histograms_of_512_bins_do_47_billion_additions_per_second():
     """GPUs from the RTX 3060 to the RTX 3080 reached this rate with a one-warp block for every 32 elements."""
     bins = {"atomic__own": 1 / 64, "atomic__meet": 1 / 64, "atomic__own__512": 1 / 4, "atomic__meet__512": 1 / 4}
-    seconds = serial_clk(global__counts__atomic_turns=64.0, **bins) * TURN_S
+    turn_s = 0.544e-9
+    seconds = serial_clk(global__counts__atomic_turns=64.0, **bins) * turn_s
     assert 512 * BLOCKS / seconds == pytest.approx(47e9, rel=0.03)
 
 

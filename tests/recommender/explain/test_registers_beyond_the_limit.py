@@ -21,7 +21,6 @@ pytestmark = pytest.mark.usefixtures("compiled_here")
 GPU = find_gpu("rtx3090")
 BEYOND, WITHIN = {"threads": 640, "registers": 104}, {"threads": 640, "registers": 88}
 """An SM has 65,536 registers. The block of 20 warps needs 66,560 in `BEYOND`, and fewer than 65,536 in `WITHIN`."""
-SOURCE = beside(__file__, "registers_beyond_the_limit.cu")
 SPEC = beside(__file__, "registers_beyond_the_limit.toml")
 EXPLAINED = Request(GPU.name, kernel="row_products", query=Query(Objective.LATENCY))
 
@@ -29,7 +28,7 @@ EXPLAINED = Request(GPU.name, kernel="row_products", query=Query(Objective.LATEN
 @pytest.fixture(scope="module")
 def database(nvrtc, tmp_path_factory):
     folder = tmp_path_factory.mktemp("row_products")
-    kernel = written_kernel(folder, SOURCE, SPEC)
+    kernel = written_kernel(folder, beside(__file__, "registers_beyond_the_limit.cu"), SPEC)
     path = folder / "own.duckdb"
     analyze(kernel, kernel.definition.problem(), GPU, path, options=ProfilingOptions(processes=1))
     return path

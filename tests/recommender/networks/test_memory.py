@@ -73,7 +73,6 @@ def test_comparison_ranks_only_gpus_with_enough_memory():
         compare_gpus(Recommender([]), find_gpus("rtx4090,l4"), wanted, Query("latency"))
 
 
-H100 = 450e9
 RECORDED = [
     (74e3, 2, 7.0e-6), (1.7e6, 2, 13.0e-6), (1.05e6, 8, 32.4e-6), (4.19e6, 8, 59.4e-6), (16.8e6, 8, 135.7e-6),
 ]  # fmt: skip
@@ -82,7 +81,7 @@ RECORDED = [
 
 @pytest.mark.parametrize(("size", "gpus", "seconds"), RECORDED)
 def test_recorded_times_are_inside_the_interval(size, gpus, seconds):
-    model = all_reduce_s(size, gpus, H100)
+    model = all_reduce_s(size, gpus, 450e9)
     assert model / UNSURE <= seconds <= model * UNSURE * 1.05
 
 

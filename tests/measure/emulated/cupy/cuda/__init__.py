@@ -7,7 +7,6 @@ import numpy as np
 from kernrec.ptx import KernelLaunch, emulate
 
 LAUNCH_S = 1e-4
-HELPERS = ("wait", "sm_clock", "reference_compute", "reference_memory")
 now = 0.0
 functions: list = []
 """(module, entry) pairs, indexed by the handle that `Module.get_function` returns, minus 1."""
@@ -111,7 +110,7 @@ class driver:  # noqa: N801
         module, entry = functions[handle - 1]
         if bx * by * bz > 1024:
             raise driver.CUDADriverError(1)
-        if entry in HELPERS:
+        if entry in ("wait", "sm_clock", "reference_compute", "reference_memory"):
             run = _helper(entry, parameters)
         else:
             arguments, buffers = _arguments(module.parsed.functions[entry], parameters)
