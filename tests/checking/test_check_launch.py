@@ -11,6 +11,7 @@ from kernrec.cli import app
 from kernrec.ptx import KernelLaunch, parse
 from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.watched import CheckedMemory, EmulationOptions
+from tests.helpers.ptx_text import ptx
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,20 @@ def test_race_check_has_no_false_alarm_with_80000_threads():
     emulation.run(range(blocks))
     assert not emulation.findings
     assert (y == 2).all()
+
+
+def test_barrier_of_a_cluster_orders_accesses_to_shared_memory():
+    body = """mov.u32 %r1, %tid.x; shl.b32 %r1, %r1, 2; mov.u32 %r2, held; add.u32 %r1, %r1, %r2;
+      mov.u32 %r3, %cluster_ctarank; xor.b32 %r3, %r3, 1; mapa.shared::cluster.u32 %r3, %r1, %r3;
+      st.shared.u32 [%r1], 7; barrier.cluster.arrive; barrier.cluster.wait; ld.shared::cluster.u32 %r4, [%r3];
+      barrier.cluster.arrive; barrier.cluster.wait;"""
+    text = ptx(".shared .align 4 .b8 held[128]; " + body, target="sm_90").replace(
+        ")\n{", ").reqnctapercluster 2, 1, 1 {"
+    )
+    options = EmulationOptions(2, checked=CheckedMemory())
+    emulation = Emulation(parse(text), KernelLaunch("k", (2,), (32,), [], {}), options)
+    emulation.run(range(2))
+    assert not emulation.findings
 
 
 SIZES = """
