@@ -80,7 +80,7 @@ def machine_code(ptx: str, sm: int, listing: str = "") -> dict[str, MachineCode]
         listing: output of nvdisasm for the PTX, or an empty text to run ptxas and nvdisasm now.
     """
     if not listing:
-        _, listing = _assembled(ptx, sm, _programs(sm)) or ("", "")
+        _, listing = assemble_listing(ptx, sm) or ("", "")
     return parse_disassembly(listing) if listing else None
 
 

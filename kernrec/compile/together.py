@@ -195,9 +195,10 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
 
 def _with_listing(job: CompileJob) -> Compiled | None:
     """Compile a job to PTX, and assemble the PTX. Return None if a program for machine code is missing or fails."""
-    code = compile_to_ptx(job) if code_source(job.sm) else None
-    listed = assemble_listing(code.ptx, job.sm) if code is not None else None
-    if code is None or listed is None:
+    if not code_source(job.sm):
+        return None
+    code = compile_to_ptx(job)
+    if (listed := assemble_listing(code.ptx, job.sm)) is None:
         return None
     log, listing = listed
     return replace(code, resources=parse_resources(log), log=code.log + log, listing=listing)
