@@ -42,7 +42,7 @@ ALWAYS_SKIPPED = re.compile(
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-# Count instructions from PTX, so that results depend neither on ptxas nor on nvdisasm. Tests of machine code remove the
+# Count instructions from PTX, so that results do not depend on the compiler's version. Tests of machine code remove the
 # variable.
 os.environ["KERNREC_COUNTS"] = "ptx"
 

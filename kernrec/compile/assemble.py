@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernrec.compile.compiled import Compiled, CompileError, Resources, assembler, first_error, parse_resources
+from kernrec.compile.machine_code import LINE_INFORMATION
 from kernrec.errors import UsageError
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.liveness import live_registers
@@ -55,10 +56,11 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
             if function.entry
         }
         return Compiled(ptx, b"", resources, ESTIMATED, "")
-    status, log, cubin = run_assembler(tool, ptx, f"sm_{sm}", name)
+    target = module.target if module.target in (f"sm_{sm}a", f"sm_{sm}f") else f"sm_{sm}"
+    status, log, cubin = run_assembler(tool, ptx, target, name)
     if status and (versions := _TOO_NEW.search(log)):
         stated, newest = versions.groups()
-        status, log, cubin = run_assembler(tool, VERSION_LINE.sub(rf"\g<1>{newest}", ptx, count=1), f"sm_{sm}", name)
+        status, log, cubin = run_assembler(tool, VERSION_LINE.sub(rf"\g<1>{newest}", ptx, count=1), target, name)
         if status:
             raise CompileError(
                 f"{name} is PTX ISA {stated}, but {tool} supports up to {newest}; `pip install nvidia-cuda-nvcc` has a"
@@ -85,7 +87,7 @@ def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         path.write_text(ptx, encoding="utf-8")
         linked_later = ["--compile-only"] if "cudaCDP2" in ptx else []  # Only linking defines these functions.
-        command = [tool, "-v", *linked_later, f"--gpu-name={target}", str(path), "-o", str(cubin)]
+        command = [tool, "-v", LINE_INFORMATION, *linked_later, f"--gpu-name={target}", str(path), "-o", str(cubin)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_ASSEMBLER_LIMIT_S, check=False)
         except subprocess.TimeoutExpired:

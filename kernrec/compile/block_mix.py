@@ -13,9 +13,9 @@ blocks are estimated by `kernrec.ptx.analysis.lowering`. The slow paths of divis
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 
-from kernrec.compile.disassemble import MachineCode, MachineInstruction, access_bytes, machine_class, machine_code
+from kernrec.compile.compiled import Compiled
+from kernrec.compile.machine_code import LEAVES, MachineCode, MachineInstruction
 from kernrec.ptx.analysis.issue_cost import machine_cost
 from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.analysis.lowering import lowered
@@ -30,9 +30,6 @@ _COUNTED = _KEPT | {"fma32", "mufu", "f64"}
 """Classes of instructions that kernrec counts to estimate how often the assembler copied a block."""
 _UNMOVED = frozenset({"param", "const", "local", "argument"})
 """State spaces whose loads and stores are not compared with machine code."""
-_LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
-_SUBROUTINE = "$"
-"""First character of the labels of subroutines that ptxas adds."""
 _TOLERANCE = 0.25
 """Maximum relative difference between the bytes that a block's loads and stores move in PTX and in machine code."""
 _MOST_MISSING, _MOVED = 1.5, 6
@@ -79,7 +76,6 @@ class _Loop:
 class _Charge:
     """Assignment of a machine instruction to a basic block. Several blocks may share an instruction."""
 
-    name: str
     origin: int
     """Index of a basic block that contains the instruction's PTX line."""
     target: int
@@ -94,8 +90,8 @@ class _Charge:
 class MachineLowering:
     """Counter of machine instructions per basic block. It estimates the instructions from PTX if necessary."""
 
-    def __init__(self, ptx: str, sm: int, entry: str, listing: str = "") -> None:
-        self._code = (machine_code(ptx, sm, listing) or {}).get(entry)
+    def __init__(self, compiled: Compiled, sm: int, entry: str) -> None:
+        self._code = compiled.machine_code(sm).get(entry)
         self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # The keys are ids, because functions have no hash.
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
@@ -117,10 +113,8 @@ class _Matching:
     def __init__(self, function: Function, code: MachineCode) -> None:
         self.function = function
         self.estimated = lowered(function)
-        self.starts = _starts(code)
-        self.code = list(_main(code, self.starts))
-        self.classes = [machine_class(ins) for _, ins in self.code]
-        self.labels = code.labels
+        self.starts = code.starts
+        self.code = code.instructions
         # For each PTX line, indices of the basic blocks that contain it. Inlining copies a line to several blocks.
         self.places: dict[int, list[int]] = defaultdict(list)
         self.ptx: dict[int, Instruction] = {}
@@ -138,9 +132,10 @@ class _Matching:
         for charge in charges:
             mix = issue[charge.target]
             place = charge.origin if charge.is_inside else charge.target
-            mix[charge.name] = mix.get(charge.name, 0.0) + charge.share / copies[place]
+            name = charge.machine.name
+            mix[name] = mix.get(name, 0.0) + charge.share / copies[place]
         moved = self._bytes_moved(charges, copies)
-        called = {block for _, ins in self.code if ins.opcode == "CALL" for block in self.places.get(ins.line, ())}
+        called = {block for ins in self.code if ins.opcode == "CALL" for block in self.places.get(ins.line, ())}
         matched = []
         for block in self.function.blocks:
             index, estimate = block.index, self.estimated[block.index]
@@ -156,18 +151,17 @@ class _Matching:
 
     def _charges(self) -> Iterator[_Charge]:
         targets: dict[tuple[int, tuple[bool, ...]], int] = {}
-        for (position, ins), name in zip(self.code, self.classes, strict=True):
+        for ins in self.code:
             modifiers = self.ptx[ins.line].modifiers if ins.line in self.ptx else ()
-            if name is None or (name in ("ld_local", "st_local") and "local" not in modifiers):
-                # Skip padding. Skip spills, too, because their costs are computed from the kernel's resources.
-                continue
+            if ins.name in ("ld_local", "st_local") and "local" not in modifiers:
+                continue  # Skip spills, because their costs are computed from the kernel's resources.
             blocks = self.places.get(ins.line, ())
-            runs = tuple([position in loop.positions for loop in self.loops])
+            runs = tuple([ins.position in loop.positions for loop in self.loops])
             for block in blocks:
                 if (target := targets.get((block, runs))) is None:
                     target = targets[block, runs] = self._target(block, runs)
                 is_inside = target == self.heads.get(block, block)
-                yield _Charge(name, block, target, 1.0 / len(blocks), ins, is_inside)
+                yield _Charge(block, target, 1.0 / len(blocks), ins, is_inside)
 
     def _target(self, block: int, runs: Sequence[bool]) -> int:
         """Return the block that executes an instruction. `block` has its PTX line. `runs` marks the loops around it."""
@@ -185,7 +179,7 @@ class _Matching:
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if charge.is_inside:
-                counts[charge.origin, charge.machine.line, charge.name] += 1
+                counts[charge.origin, charge.machine.line, charge.machine.name] += 1
         anchors: dict[int, Counter[float]] = defaultdict(Counter)
         other: dict[int, Counter[float]] = defaultdict(Counter)
         for (block, line, name), count in counts.items():
@@ -211,13 +205,14 @@ class _Matching:
     def _bytes_moved(self, charges: Sequence[_Charge], copies: Sequence[float]) -> list[float]:
         moved = [0.0] * len(self.function.blocks)
         for charge in charges:
-            if charge.is_inside and charge.name in _MEMORY and _moves_bytes(self.ptx[charge.machine.line]):
-                moved[charge.origin] += access_bytes(charge.machine) * charge.share / copies[charge.origin]
+            machine = charge.machine
+            if charge.is_inside and machine.name in _MEMORY and _moves_bytes(self.ptx[machine.line]):
+                moved[charge.origin] += machine.moved_bytes * charge.share / copies[charge.origin]
         return moved
 
     def _heads(self) -> dict[int, int]:
         """Map each block that follows a predicated branch to the block with the branch."""
-        lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
+        lines = {ins.line for ins in self.code if ins.opcode in LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}
         for block in self.function.blocks:
@@ -233,10 +228,11 @@ class _Matching:
     def _loops(self) -> list[_Loop]:
         loops = _ptx_loops(self.function)
         ranges: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        positions = [position for position, _ in self.code]
-        first_block = [self.places[ins.line][0] if ins.line in self.places else None for _, ins in self.code]
-        for number, (position, ins) in enumerate(self.code):
-            if ins.opcode != "BRA" or (start := self.labels.get(ins.target or "", position)) >= position:
+        positions = [ins.position for ins in self.code]
+        first_block = [self.places[ins.line][0] if ins.line in self.places else None for ins in self.code]
+        for number, ins in enumerate(self.code):
+            start, position = ins.target, ins.position
+            if ins.opcode != "BRA" or start is None or start >= position:
                 continue
             blocks = [b for b in first_block[bisect_left(positions, start) : number + 1] if b is not None]
             around = [loop for loop in loops if 2 * sum(loop[0] <= b <= loop[1] for b in blocks) > len(blocks)]
@@ -252,12 +248,12 @@ class _Matching:
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield the ranges of machine code for iterations that the assembler peeled off a loop."""
         inside, outside = set(), []
-        for (position, ins), name in zip(self.code, self.classes, strict=True):
-            if name in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
-                if any(first <= position <= last for first, last in ranges):
+        for ins in self.code:
+            if ins.name in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
+                if any(first <= ins.position <= last for first, last in ranges):
                     inside.add(ins.line)
                 else:
-                    outside.append((position, ins.line))
+                    outside.append((ins.position, ins.line))
         for position, line in outside:
             if line in inside:
                 place = bisect_right(self.starts, position)
@@ -267,25 +263,6 @@ class _Matching:
 def _is_small(code: MachineCode) -> bool:
     branches = sum(ins.opcode == "BRA" for ins in code.instructions)
     return len(code.instructions) * (1 + branches) <= _LARGEST
-
-
-def _starts(code: MachineCode) -> list[int]:
-    """Return the index of the first machine instruction of each basic block, and the end of the last one."""
-    ends = [position for label, position in code.labels.items() if label.startswith(_SUBROUTINE)]
-    end = min(ends, default=len(code.instructions))
-    leaves = (i + 1 for i, ins in enumerate(code.instructions) if ins.opcode in _LEAVES)
-    return [0, *sorted(start for start in {*code.labels.values(), *leaves} if 0 < start < end), end]
-
-
-def _main(code: MachineCode, starts: Sequence[int]) -> Iterator[tuple[int, MachineInstruction]]:
-    """Yield each machine instruction with its index. Skip subroutines, slow paths and padding."""
-    for first, last in pairwise(starts):
-        block = code.instructions[first:last]
-        if any(ins.opcode == "CALL" and "slowpath" in ins.operands for ins in block):
-            continue
-        for position, ins in enumerate(block, first):
-            if ins.opcode != "BRA" or code.labels.get(ins.target or "") != position:  # A branch to itself is padding.
-                yield position, ins
 
 
 def _ptx_loops(function: Function) -> list[tuple[int, int]]:

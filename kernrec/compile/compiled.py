@@ -16,11 +16,18 @@ from pathlib import Path
 from typing import Literal
 
 from kernrec import paths
+from kernrec.compile.machine_code import MachineCode, MachineInstruction, read_machine_code
 from kernrec.errors import KernrecError
 from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
 
 Reason = Literal["compile", "timeout", "crash"]
+COUNTS = "KERNREC_COUNTS"
+"""Environment variable that makes kernrec estimate instructions from PTX if its value is `ptx`."""
+
+
+def reads_machine_code() -> bool:
+    return os.environ.get(COUNTS) != "ptx"
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,14 @@ class Compiled:
     compiler: str
     """Name and version of the compiler, such as `nvrtc 13.5`."""
     log: str
-    listing: str = ""
-    """Output of nvdisasm for the machine code, with the PTX lines of instructions. May be empty."""
+    code: Mapping[str, MachineCode] | None = None
+    """Machine instructions of each function, or None to read them from `cubin`."""
+
+    def machine_code(self, sm: int) -> Mapping[str, MachineCode]:
+        """Return the machine instructions of each function, if any. `KERNREC_COUNTS=ptx` makes the result empty."""
+        if not reads_machine_code():
+            return {}
+        return read_machine_code(self.cubin, sm) if self.code is None else self.code
 
     @property
     def ptx_hash(self) -> str:
@@ -206,7 +219,7 @@ def first_error(log: str, name: str) -> str:
     return f"{name}: {first}"
 
 
-_FORMAT = "kernrec compile cache 2"
+_FORMAT = "kernrec compile cache 3"
 
 
 class CompileCache:
@@ -255,7 +268,7 @@ def _encode(result: Result) -> bytes:
         "compiler": result.compiler,
         "log": result.log,
         "ptx": result.ptx,
-        "listing": result.listing,
+        "code": {name: (code.instructions, code.starts) for name, code in (result.code or {}).items()},
     }
     # zlib adds a checksum, so decompressing a damaged file fails.
     return zlib.compress(json.dumps(header).encode() + b"\n" + result.cubin, level=3)
@@ -267,4 +280,8 @@ def _decode(data: bytes) -> Result:
     if "refused" in fields:
         return CompileError(fields["refused"], fields["log"])
     resources = {entry: Resources(**values) for entry, values in fields["resources"].items()}
-    return Compiled(fields["ptx"], cubin, resources, fields["compiler"], fields["log"], fields["listing"])
+    code = {
+        name: MachineCode(tuple(MachineInstruction(*row) for row in rows), tuple(starts))
+        for name, (rows, starts) in fields["code"].items()
+    }
+    return Compiled(fields["ptx"], cubin, resources, fields["compiler"], fields["log"], code or None)

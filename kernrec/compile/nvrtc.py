@@ -31,7 +31,7 @@ from kernrec.compile.compiled import (
     target_name,
     wheel_folders,
 )
-from kernrec.compile.disassemble import code_source
+from kernrec.compile.machine_code import LINE_INFORMATION
 from kernrec.compile.nvcc import check_includes, compile_program, nvcc_version, quoted_names
 from kernrec.errors import UsageError
 from kernrec.util.process import run_confined
@@ -125,7 +125,9 @@ def nvrtc_library() -> Library | ModuleType:
 
 # State C++17, because NVRTC's default may change. -v reports registers and spills. The last option also compiles
 # functions without `__device__`, such as `constexpr` functions.
-OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
+OPTIONS = (
+    "--std=c++17", "--ptxas-options=-v", f"--ptxas-options={LINE_INFORMATION}", "--device-as-default-execution-space"
+)  # fmt: skip
 _REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h): the source has an error. Other codes have other causes.
 _MINIMAL = "--minimal"
 """Option that omits declarations of textures and of the CUDA runtime, to compile faster."""
@@ -218,7 +220,7 @@ def put_without_code(job: CompileJob, compiled: Compiled, cache: CompileCache) -
 
 
 def _key_without_code(job: CompileJob) -> str:
-    return CompileCache.key("without machine code", code_source(job.sm), cache_key(job))
+    return CompileCache.key("without machine code", cache_key(job))
 
 
 def cache_key(job: CompileJob) -> str:
@@ -245,21 +247,16 @@ def compile_alone(job: CompileJob) -> Compiled:
         return compile_triton(job)
     if job.host_code:
         return compile_program(job)
-    return _compile(job, target_name(job.source, job.sm))
+    return _compile(job)
 
 
-def compile_to_ptx(job: CompileJob) -> Compiled:
-    """Compile CUDA C++ to PTX only. The result has no resources. Raise the same errors as `compile_source`."""
-    return _compile(job, target_name(job.source, job.sm).replace("sm_", "compute_"))
-
-
-def _compile(job: CompileJob, target: str) -> Compiled:
+def _compile(job: CompileJob) -> Compiled:
     if job.sm not in supported_sms():
         supported = ", ".join(f"sm_{sm}" for sm in supported_sms())
         older = "; install the extra cuda12, or analyze PTX: nvcc 12 -ptx -arch=sm_70" if job.sm < 75 else ""
         raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {supported}{older}")
     defaults = OPTIONS if job.language else OPTIONS[1:]
-    options = [f"--gpu-architecture={target}", *defaults, *job.options, *job.macros]
+    options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
         # An older NVRTC rejects `_MINIMAL`. After any error, compile again without `_MINIMAL`.

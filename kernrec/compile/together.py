@@ -7,22 +7,20 @@ The source is repeated with the macros of each config and a unique name for its 
     (the source)                  (the source)
     #undef BX, blur, ...          #undef BX, blur, ...
 
-The PTX and the listing of its machine code are split into one text per config, in which the kernel has its old name.
-Configs get no binary machine code, because its names cannot be changed. Copies must not see each other's declarations,
-so the source must consist of a single kernel without other functions, types or variables. Otherwise configs are
-compiled separately.
+The PTX is split into one text per config, in which the kernel has its old name. Configs get their machine instructions,
+but no cubin, because its names cannot be changed. Copies must not see each other's declarations, so the source must
+consist of a single kernel without other functions, types or variables. Otherwise configs are compiled separately.
 """
 
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kernrec.compile.compiled import CompileCache, Compiled, CompileError, CompileJob, parse_resources
-from kernrec.compile.disassemble import assemble_listing, code_source, renumbered_listing, split_listing
-from kernrec.compile.nvrtc import compile_alone, compile_job, compile_to_ptx, put_without_code
+from kernrec.compile.machine_code import read_machine_code
+from kernrec.compile.nvrtc import compile_alone, compile_job, put_without_code
 from kernrec.errors import KernrecError
 from kernrec.kernel.cuda_program import function_name, nodes, parsed, text_of, top_level, without
 
@@ -98,22 +96,29 @@ class Together:
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | int]:
         """Yield the result of each job, in order. All jobs must have the same `together_key`.
 
-        If the group is too large, yield only the maximum number of jobs per group.
+        If the group is too large, yield the maximum number of jobs per group after some results.
         """
-        if len(jobs) == 1:
-            yield self._alone(jobs[0])
-            return
         source = _source_of(jobs[0])
-        if source not in self._kernels:
-            # The first config may be invalid, but more errors probably concern the source.
-            self._kernels[source] = next(filter(None, map(_measured, jobs[:2])), ("", 1))
-        kernel, most = self._kernels[source]
-        together = compile_together(jobs, kernel) if len(jobs) <= most else None
+        rest = [*jobs]
+        # Compile one config alone to estimate the time. A second one must fail, too, to show an error of the source.
+        for job in jobs[:2]:
+            if source not in self._kernels and len(jobs) > 1:
+                start = time.process_time()
+                result = self._alone(job)
+                rest.remove(job)
+                yield result
+                if isinstance(result, Compiled):
+                    self._kernels[source] = _limit(result, time.process_time() - start)
+        if len(rest) < 2:
+            yield from map(self._alone, rest)
+            return
+        kernel, most = self._kernels.setdefault(source, ("", 1))
+        together = compile_together(rest, kernel) if len(rest) <= most else None
         if together is None:
-            self._kernels[source] = kernel, (most if len(jobs) > most else 1)
+            self._kernels[source] = kernel, (most if len(rest) > most else 1)
             yield self._kernels[source][1]
             return
-        for job, compiled in zip(jobs, together, strict=True):
+        for job, compiled in zip(rest, together, strict=True):
             if compiled is not None:
                 put_without_code(job, compiled, self._cache)
             yield compiled or self._alone(job)
@@ -127,17 +132,17 @@ class Together:
             return CompileError(f"{job.name}: {type(error).__name__}: {' '.join(str(error).split())}", reason="crash")
 
 
-def _measured(job: CompileJob) -> tuple[str, int] | None:
-    """Compile a job to PTX. Return the name of its only kernel, and the number of such jobs per run of the compiler.
+def _limit(compiled: Compiled, seconds: float) -> tuple[str, int]:
+    """Return the name of a source's only kernel, and the number of configs per run of the compiler.
 
-    The number is 1 if there are several kernels. Return None if the job has an error.
+    The number is 1 if there are several kernels.
+
+    Args:
+        compiled: one config of the source.
+        seconds: processor time that it took.
     """
-    start = time.process_time()
-    try:
-        entries = _ENTRY.findall(compile_to_ptx(job).ptx)
-    except CompileError:
-        return None
-    most = int(_RUN_S / max(time.process_time() - start, _RUN_S / MOST_TOGETHER))
+    entries = _ENTRY.findall(compiled.ptx)
+    most = int(_RUN_S / max(seconds, _RUN_S / MOST_TOGETHER))
     return (entries[0], max(most, 1)) if len(entries) == 1 else ("", 1)
 
 
@@ -149,8 +154,8 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         kernel: name of the source's kernel in the PTX of a single config.
 
     Returns:
-        PTX and resources of each job, or None in place of a job that must be compiled separately. The whole result is
-        None if all jobs must be compiled separately.
+        PTX, resources and machine instructions of each job, or None in place of a job that must be compiled separately.
+        The whole result is None if all jobs must be compiled separately.
     """
     name = _identifier(kernel)
     copies = [f"{name}__kr{number}_" for number in range(len(jobs))]
@@ -162,7 +167,7 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         lines += [f"#undef {macro}" for macro in dict.fromkeys((*job.defines, *own))]
     job = CompileJob("\n".join(lines), jobs[0].sm, {}, jobs[0].name)
     try:
-        whole = _with_listing(job) or compile_alone(job)
+        whole = compile_alone(job)
     except CompileError:
         return None
     parts = _parts(whole.ptx)
@@ -170,7 +175,7 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
     if parts is None or len(parts) != len(jobs) or not from_ptxas:
         return None
     logs = re.split(r"(?=^.*Compiling entry function ')", whole.log, flags=re.MULTILINE)
-    listings = split_listing(whole.listing)
+    codes = read_machine_code(whole.cubin, job.sm)
     results: list[Compiled | None] = []
     for copy in copies:
         length = rf"(?<!\d){len(copy)}{copy}"
@@ -178,30 +183,18 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
         def under_old_name(text: str, copy: str = copy, length: str = length) -> str:
             return re.sub(length, f"{len(name)}{name}", text).replace(copy, name)
 
-        ptx = [part for entry, part in parts.items() if copy in entry]
+        ptx = [(entry, *part) for entry, part in parts.items() if copy in entry]
         log = [under_old_name(text) for text in logs[1:] if copy in text]
         if len(ptx) != 1 or len(log) != 1 or list(resources := parse_resources(log[0])) != [kernel]:
             return None
         # Compile a job without dynamic shared memory separately if other jobs in the file use dynamic shared memory,
         # because dynamic shared memory changes the alignment of static shared memory.
-        text, skipped = ptx[0]
+        entry, text, skipped = ptx[0]
         alone = _EXTERN in whole.ptx and _EXTERN not in text
-        listing = under_old_name("".join(of_one for entry, of_one in listings.items() if copy in entry))
-        listing = renumbered_listing(listing, skipped)
-        code = Compiled(under_old_name(text), b"", resources, whole.compiler, log[0], listing)
-        results.append(None if alone else code)
+        code = {kernel: codes[entry].renumbered(skipped)} if entry in codes else {}
+        compiled = Compiled(under_old_name(text), b"", resources, whole.compiler, log[0], code)
+        results.append(None if alone else compiled)
     return results
-
-
-def _with_listing(job: CompileJob) -> Compiled | None:
-    """Compile a job to PTX, and assemble the PTX. Return None if a program for machine code is missing or fails."""
-    if not code_source(job.sm):
-        return None
-    code = compile_to_ptx(job)
-    if (listed := assemble_listing(code.ptx, job.sm)) is None:
-        return None
-    log, listing = listed
-    return replace(code, resources=parse_resources(log), log=code.log + log, listing=listing)
 
 
 def _source_of(job: CompileJob) -> tuple[str, int, str]:

@@ -131,8 +131,10 @@ def _with_scratch(ptx: str, name: str, own: int) -> str:
     """Declare the scratch memory pointers that a kernel lacks. Triton 3.4 declares only one of the two pointers."""
     head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
     missing = own + SCRATCH - head[1].count(".param") if head else 0
-    more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))
-    return ptx[: head.end(1)].rstrip() + more + ptx[head.end(1) :] if head and more else ptx
+    # Add no lines, because the machine code refers to lines by number.
+    more = "".join(f", .param .u64 {name}_scratch_{index}" for index in range(missing))
+    end = len(ptx[: head.end(1)].rstrip()) if head and more else 0
+    return ptx[:end] + more + ptx[end:] if end else ptx
 
 
 def _assembler_log(ptx: str, sm: int) -> str:

@@ -26,7 +26,7 @@ from kernrec.util.files import files_hash, write_whole
 _ROOT = Path(__file__).parents[1]
 _MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks")
 """Modules of this package that affect the counts."""
-_MACHINE_CODE = ("block_mix", "disassemble")
+_MACHINE_CODE = ("block_mix", "machine_code", "opcodes")
 """Modules of `kernrec.compile` that also affect the counts."""
 
 Emulated = list[LaunchProfile] | str

@@ -4,18 +4,15 @@ Configs with equal code are compiled once. If their launches and arguments are e
 profile is yielded immediately, so that an interrupted run can be continued.
 """
 
-import time
 from collections.abc import Collection, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from kernrec.compile.assemble_together import listings_together
-from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result
-from kernrec.compile.disassemble import code_source
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result, reads_machine_code
 from kernrec.compile.pool import Processors, processors_of
 from kernrec.compile.together import launched_only
 from kernrec.errors import KernrecError
@@ -30,12 +27,6 @@ if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
 _MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memory
-_MOST_TOGETHER, _MOST_PTX, _LONGEST_WAIT_S = 16, 400_000, 1.0
-"""Number of configs, PTX characters and seconds after which machine code is read together."""
-
-
-_Unread = tuple[tuple[str, ...], Config, Compiled]
-"""Key of a task, its config and the code whose machine code must be read."""
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
 """Result for configs with equal code and launch: either (configs, database rows of profiles), or a failure."""
 
@@ -62,7 +53,6 @@ def profile_configs(
                 yield from tasks.add(config, result)
             while len(tasks) >= _MOST_WAITING * opened.count:
                 yield from tasks.collect()
-        tasks.read_code()
         while len(tasks):
             yield from tasks.collect()
 
@@ -74,19 +64,14 @@ class _EmulationTasks:
         self._kernel = kernel
         self._target = target
         self._processors = processors
-        self._code_source = code_source(target.sm)
         self._cache = EmulationCache(kernel, target.problem, target.budget)
-        # Configs whose machine code must be read, and those whose machine code is being read
-        self._unread: list[_Unread] = []
-        self._first_unread = 0.0  # time at which the first of `_unread` was added
-        self._reading: dict[Future[list[str]], list[_Unread]] = {}
         self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
         # Configs of each running task.
         self._configs: dict[tuple[str, ...], list[Config]] = {}
         self._done: dict[tuple[str, ...], Emulated] = {}
 
     def __len__(self) -> int:
-        return len(self._reading) + len(self._running)
+        return len(self._running)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
         """Start a task for a config unless an equal task exists. Yield the result if it is cached."""
@@ -96,7 +81,8 @@ class _EmulationTasks:
         except KernrecError as error:
             yield ProfileFailure(config, str(error))
             return
-        key = (compiled.ptx_hash, self._code_source, *map(repr, launches))
+        source = f"{compiled.compiler} sm_{target.sm}" if reads_machine_code() else ""
+        key = (compiled.ptx_hash, source, *map(repr, launches))
         if key not in self._done and key not in self._configs:
             cached = self._cache.get(key, compiled)
             if cached is not None:
@@ -107,41 +93,24 @@ class _EmulationTasks:
             self._configs[key].append(config)
         else:
             self._configs[key] = [config]
-            if compiled.listing or not self._code_source:
-                self._emulate(key, config, compiled)
-                return
-            self._first_unread = self._first_unread if self._unread else time.monotonic()
-            self._unread.append((key, config, compiled))
-            waited = time.monotonic() - self._first_unread >= _LONGEST_WAIT_S
-            enough = len(self._unread) == _MOST_TOGETHER or sum(len(c.ptx) for *_, c in self._unread) >= _MOST_PTX
-            if waited or enough:
-                self.read_code()
-
-    def read_code(self) -> None:
-        """Start to read the machine code of all configs that were added."""
-        if self._unread:
-            texts = [compiled.ptx for *_, compiled in self._unread]
-            self._reading[self._processors.submit(listings_together, texts, self._target.sm)] = self._unread
-            self._unread = []
-
-    def _emulate(self, key: tuple[str, ...], config: Config, compiled: Compiled, listing: str = "") -> None:
-        target, slim = self._target, replace(compiled, cubin=b"", log="", listing=compiled.listing or listing)
-        dims, plain = dict(target.problem.dim), (target.sm, target.folder, target.budget)
-        task = self._processors.submit(
-            _sample, self._kernel, config, target.problem.dtype, target.problem.layout, dims, plain, slim
-        )
-        self._running[task] = key
+            dims, plain = dict(target.problem.dim), (target.sm, target.folder, target.budget)
+            task = self._processors.submit(
+                _sample,
+                kernel,
+                config,
+                target.problem.dtype,
+                target.problem.layout,
+                dims,
+                plain,
+                replace(compiled, log=""),
+            )
+            self._running[task] = key
 
     def collect(self) -> Iterator[Outcome]:
         """Wait for a task. Yield the results of finished tasks."""
-        tasks: list[Future[Any]] = [*self._reading, *self._running]
         try:
-            for future in wait(tasks, return_when=FIRST_COMPLETED).done:
-                if future in self._running:
-                    yield from self._finish(self._running.pop(future), future)
-                    continue
-                for waiting, listing in zip(self._reading.pop(future), future.result(), strict=True):
-                    self._emulate(*waiting, listing)
+            for future in wait(self._running, return_when=FIRST_COMPLETED).done:
+                yield from self._finish(self._running.pop(future), future)
         except BrokenProcessPool:
             raise KernrecError(
                 "an emulation process died, perhaps because of too little memory; finished profiles are kept"

@@ -181,7 +181,7 @@ def profile_by_sampling(
             check_block(module, launch)
             if name not in joined:
                 joined[name] = _as_assembled(module, name)
-            lowering = MachineLowering(compiled.ptx, sm, name, compiled.listing)
+            lowering = MachineLowering(compiled, sm, name)
             counts = _sampled(joined[name], launch, replace(SAMPLING, budget=target.budget, lowering=lowering))
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None

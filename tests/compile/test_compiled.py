@@ -117,6 +117,13 @@ def test_registers_are_marked_as_estimated_without_an_assembler(monkeypatch):
         assert resources.registers <= 2 * real.registers
 
 
+@pytest.mark.skipif(assembler() is None, reason="there is no ptxas here")
+def test_ptx_for_a_target_with_a_suffix_is_assembled():
+    target = SUM.replace(".target sm_80", ".target sm_90a")
+    assert target != SUM
+    assert assemble.assemble(target, 90, "sum.ptx").resources.keys() == {"sum"}
+
+
 def test_assembler_error_is_quoted_with_its_line():
     if assembler() is None:
         pytest.skip("there is no ptxas here")

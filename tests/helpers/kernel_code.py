@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kernrec.compile import Compiled, NoCompilerError, Resources, compile_source
-from kernrec.compile.disassemble import COUNTS, MachineCode, machine_code
+from kernrec.compile.assemble import assemble
+from kernrec.compile.machine_code import MachineCode, read_machine_code
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.ptx import Module
 from tests.helpers.paths import ROOT
@@ -49,11 +50,7 @@ def _assembled(kernel: Kernel, sm: int, defines: tuple[tuple[str, str], ...]) ->
 
 @cache
 def machine_code_of(ptx: str, sm: int) -> dict[str, MachineCode]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(COUNTS, raising=False)
-        code = machine_code(ptx, sm)
-    assert code is not None
-    return code
+    return read_machine_code(assemble(ptx, sm, "kernel.ptx").cubin, sm)
 
 
 def written_kernel(folder: Path, source: str, spec: str) -> Kernel:

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernrec.compile import disassemble
-from kernrec.compile.compiled import Compiled, Resources
+from kernrec.compile.compiled import COUNTS, Compiled, Resources
 from kernrec.compile.pool import Processors
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
@@ -65,16 +64,8 @@ def test_damaged_file_is_treated_as_missing(kernel, tmp_path):
     assert cache.get(("ptx",), code(16)) is None
 
 
-def test_machine_code_counts_hold_only_for_their_architecture(monkeypatch):
-    monkeypatch.delenv(disassemble.COUNTS, raising=False)
-    monkeypatch.setattr(disassemble, "assembler", lambda: __file__)
-    monkeypatch.setattr(disassemble, "disassembler", lambda: __file__)
-    assert disassemble.code_source(80) != disassemble.code_source(86)
-    assert disassemble.code_source(70) == ""
-
-
 def test_other_architecture_is_compiled_but_not_emulated(kernel, monkeypatch):
-    monkeypatch.setenv(disassemble.COUNTS, "ptx")
+    monkeypatch.setenv(COUNTS, "ptx")
     configs = [{"threads": 64}, {"threads": 128}]
 
     def counts(sm: int) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from kernrec.compile.disassemble import disassembler
+from kernrec.compile.compiled import assembler
 from kernrec.ptx import parse
 from kernrec.ptx.analysis import issue_cost
 from kernrec.ptx.analysis.folding import removed_copies
@@ -153,7 +153,7 @@ GUARDED_KERNELS = ".version 8.0\n.target sm_75\n.address_size 64\n" + "".join(
 )
 
 
-@pytest.mark.skipif(disassembler() is None, reason="there is no nvdisasm here")
+@pytest.mark.skipif(assembler() is None, reason="there is no ptxas here")
 @pytest.mark.parametrize("sm", [75, 86, 90, 120])
 def test_predication_rules_match_the_assembler(sm):
     functions, differ = parse(GUARDED_KERNELS).functions, []

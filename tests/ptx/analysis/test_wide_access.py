@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernrec.compile.disassemble import disassembler
+from kernrec.compile.compiled import assembler
 from kernrec.profile.sample_profile import sampled_counts
 from kernrec.ptx import KernelLaunch, emulate, parse
 from kernrec.ptx.analysis.issue_cost import AGGREGATED
@@ -113,7 +113,7 @@ def test_atomics_on_one_address_are_marked_as_warp_aggregated():
     assert dict(zip(BODIES, marked, strict=True)) == {name: combines for name, (_, combines) in BODIES.items()}
 
 
-@pytest.mark.skipif(disassembler() is None, reason="there is no nvdisasm here")
+@pytest.mark.skipif(assembler() is None, reason="there is no ptxas here")
 @pytest.mark.parametrize("sm", [75, 86, 90, 120])
 def test_assembler_combines_the_same_operations_as_kernrec(sm):
     combines = {

@@ -1,0 +1,210 @@
+"""Read the machine instructions of a cubin, with the PTX line of each instruction.
+
+A cubin is an ELF file. Its section `.text.NAME` has the code of the function NAME. If the assembler writes line
+information, `.nv_debug_line_sass` relates addresses to lines of the PTX by line programs (DWARF 2, section 6.2).
+"""
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import NamedTuple
+
+from kernrec.compile.opcodes import PADDING, access_bytes, opcode_of
+from kernrec.util.light_dataclass import dataclass
+
+LINE_INFORMATION = "--generate-line-info"
+"""Option of the assembler that adds PTX lines to a cubin."""
+_TEXT, _LINES = ".text.", ".nv_debug_line_sass"
+_BYTES = 16
+"""Bytes of an instruction."""
+_SUBROUTINE, _SLOW_PATH = "$", "slowpath"
+"""First character of the names of subroutines that the assembler adds, and a part of the names of slow paths."""
+LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
+_LEADS = frozenset({"BRA", "BSSY", "CALL", "RET", "WARPSYNC"})
+"""Opcodes with the address of another instruction."""
+_HOPPER = 90
+_NO_BITS = 8  # Type of an ELF section without content
+_COPY, _ADVANCE_ADDRESS, _ADVANCE_LINE, _ADVANCE_BY_SPECIAL, _SET_ADDRESS = 1, 2, 3, 8, 2
+"""Opcodes of line programs. The last one is an extended opcode."""
+
+
+class MachineInstruction(NamedTuple):
+    position: int
+    """Index in the code of the function."""
+    line: int
+    """Line of the PTX, counted from 1, or 0 if unknown."""
+    opcode: str
+    name: str
+    """Class."""
+    moved_bytes: int
+    """Bytes per lane that a load or store moves."""
+    target: int | None
+    """Position to which a branch leads, or None."""
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """Machine instructions of a kernel, without subroutines, calls of slow paths, and padding."""
+
+    instructions: tuple[MachineInstruction, ...]
+    starts: tuple[int, ...]
+    """Position of the first instruction of each basic block, ascending, and the end of the last block."""
+
+    def renumbered(self, skipped: int) -> "MachineCode":
+        """Return the same code with `skipped` subtracted from its PTX lines."""
+        moved = (ins._replace(line=ins.line - skipped) if ins.line else ins for ins in self.instructions)
+        return MachineCode(tuple(moved), self.starts)
+
+
+def read_machine_code(cubin: bytes, sm: int) -> dict[str, MachineCode]:
+    """Return the machine code of each function in a cubin. Return nothing if the cubin is damaged."""
+    try:
+        sections = list(_sections(cubin))
+        symbols = _symbols(dict(sections))
+        lines = _lines(dict(sections), symbols)
+        functions = {}
+        for index, (name, content) in enumerate(sections):
+            if name.startswith(_TEXT):
+                own = [symbol for symbol in symbols if symbol.section == index]
+                functions[name.removeprefix(_TEXT)] = _code(content, sm, lines.get(index, []), own)
+        return functions
+    except (struct.error, ValueError, IndexError, ArithmeticError):
+        return {}
+
+
+class _Symbol(NamedTuple):
+    name: str
+    section: int
+    address: int
+
+
+def _sections(file: bytes) -> Iterator[tuple[str, memoryview]]:
+    """Yield the name and the content of each section of an ELF file."""
+    content = memoryview(file)
+    start, size, count, of_names = *struct.unpack_from("<Q", file, 0x28), *struct.unpack_from("<3H", file, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", file, start + size * index) for index in range(count)]
+    for name, kind, _, _, offset, length in headers:
+        yield _text(file, headers[of_names][4] + name), content[offset : offset + length * (kind != _NO_BITS)]
+
+
+def _text(file: bytes, start: int) -> str:
+    return file[start : file.index(b"\0", start)].decode("utf-8", errors="replace")
+
+
+def _symbols(sections: Mapping[str, memoryview]) -> list[_Symbol]:
+    names = bytes(sections.get(".strtab", b""))
+    entries = struct.iter_unpack("<IBBHQQ", sections.get(".symtab", b""))
+    return [_Symbol(_text(names, name), section, address) for name, _, _, section, address, _ in entries]
+
+
+def _lines(sections: Mapping[str, memoryview], symbols: Sequence[_Symbol]) -> dict[int, list[tuple[int, int]]]:
+    """Return pairs (address, PTX line) for the code of each section, in ascending order of addresses."""
+    content = sections.get(_LINES, memoryview(b""))
+    relocations = [*struct.iter_unpack("<QQ", sections.get(f".rel{_LINES}", b""))]
+    relocations += [entry[:2] for entry in struct.iter_unpack("<QQQ", sections.get(f".rela{_LINES}", b""))]
+    functions = {place: symbols[info >> 32] for place, info in relocations}
+    rows: dict[int, list[tuple[int, int]]] = {}
+    start = 0
+    while start < len(content):
+        end = start + 4 + struct.unpack_from("<I", content, start)[0]
+        for place, address, line in _LineProgram(content, start, end).rows():
+            if (function := functions.get(place)) is not None:
+                rows.setdefault(function.section, []).append((function.address + address, line))
+        start = end
+    return {section: sorted(pairs, key=itemgetter(0)) for section, pairs in rows.items()}
+
+
+class _LineProgram:
+    def __init__(self, content: memoryview, start: int, end: int) -> None:
+        self._content, self._end = content, end
+        header, self._step, _, self._line_base, self._line_range, self._first_special = struct.unpack_from(
+            "<IBBbBB", content, start + 6
+        )
+        self._operands = content[start + 15 :]  # Number of operands of each opcode below `_first_special`
+        self._position = start + 10 + header
+
+    def rows(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (offset of a function's relocation, address in the function, line) for each row of the table."""
+        function, address, line = 0, 0, 1
+        while self._position < self._end:
+            opcode = self._byte()
+            if opcode >= self._first_special:
+                steps, lines = divmod(opcode - self._first_special, self._line_range)
+                address, line = address + steps * self._step, line + self._line_base + lines
+                yield function, address, line
+            elif opcode == 0:
+                after = self._number() + self._position
+                if self._byte() == _SET_ADDRESS:
+                    function, address, line = self._position, 0, 1
+                self._position = after
+            elif opcode == _COPY:
+                yield function, address, line
+            elif opcode == _ADVANCE_ADDRESS:
+                address += self._number() * self._step
+            elif opcode == _ADVANCE_LINE:
+                line += self._number(signed=True)
+            elif opcode == _ADVANCE_BY_SPECIAL:
+                address += (255 - self._first_special) // self._line_range * self._step
+            else:
+                for _ in range(self._operands[opcode - 1]):
+                    self._number()
+
+    def _byte(self) -> int:
+        self._position += 1
+        byte: int = self._content[self._position - 1]
+        return byte
+
+    def _number(self, signed: bool = False) -> int:
+        """Read a number in LEB128 format."""
+        result = shift = 0
+        while True:
+            byte = self._byte()
+            result |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return result - (1 << shift) if signed and byte & 0x40 else result
+
+
+def _code(content: memoryview, sm: int, lines: Sequence[tuple[int, int]], symbols: Sequence[_Symbol]) -> MachineCode:
+    """Decode the code of a function.
+
+    Args:
+        lines: pairs (address, PTX line) in ascending order.
+        symbols: symbols of the function's section.
+    """
+    names = {symbol.address // _BYTES: symbol.name for symbol in symbols}
+    end = min((place for place, name in names.items() if name.startswith(_SUBROUTINE)), default=len(content) // _BYTES)
+    addresses = [address for address, _ in lines]
+    instructions, starts = [], {*names}
+    for position, (low, high) in enumerate(struct.iter_unpack("<QQ", content[: end * _BYTES])):
+        opcode, name = opcode_of(low, high, sm)
+        target = _target(position, low, high, opcode, sm) if opcode in _LEADS else None
+        starts.update([target] if target is not None else [], [position + 1] if opcode in LEAVES else [])
+        row = bisect_right(addresses, position * _BYTES)
+        line = lines[row - 1][1] if row else 0
+        instructions.append(MachineInstruction(position, line, opcode, name, access_bytes(low, high, sm), target))
+    edges = [0, *sorted(start for start in starts if 0 < start < end), end]
+    kept: list[MachineInstruction] = []
+    for first, last in pairwise(edges):
+        block = instructions[first:last]
+        if not any(ins.opcode == "CALL" and _SLOW_PATH in names.get(ins.target or 0, "") for ins in block):
+            kept += [ins for ins in block if ins.name != PADDING and ins.target != ins.position]
+    return MachineCode(tuple(kept), tuple(edges))
+
+
+def _target(position: int, low: int, high: int, opcode: str, sm: int) -> int:
+    """Return the position to which an instruction leads. It is stated relative to the next instruction."""
+    if opcode == "BSSY":
+        distance = _signed(low >> 32, 32)
+    elif sm < _HOPPER:
+        distance = _signed((high << 32 | low >> 32), 50)
+    else:
+        distance = 4 * _signed((high << 30 | low >> 34) << 8 | low >> 16 & 0xFF, 56)
+    return position + 1 + distance // _BYTES
+
+
+def _signed(bits: int, width: int) -> int:
+    bits &= (1 << width) - 1
+    return bits - (bits >> (width - 1) << width)
