@@ -5,13 +5,13 @@ information, `.nv_debug_line_sass` relates addresses to lines of the PTX by line
 """
 
 import struct
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
-from kernrec.compile.opcodes import PADDING, access_bytes, opcode_of
+from kernrec.compile.opcodes import PADDING, SIZED, access_bytes, opcode_of
 from kernrec.util.light_dataclass import dataclass
 
 LINE_INFORMATION = "--generate-line-info"
@@ -58,6 +58,7 @@ class MachineCode:
         return MachineCode(tuple(moved), self.starts)
 
 
+@lru_cache(maxsize=4)
 def read_machine_code(cubin: bytes, sm: int) -> dict[str, MachineCode]:
     """Return the machine code of each function in a cubin. Return nothing if the cubin is damaged."""
     try:
@@ -176,15 +177,20 @@ def _code(content: memoryview, sm: int, lines: Sequence[tuple[int, int]], symbol
     """
     names = {symbol.address // _BYTES: symbol.name for symbol in symbols}
     end = min((place for place, name in names.items() if name.startswith(_SUBROUTINE)), default=len(content) // _BYTES)
-    addresses = [address for address, _ in lines]
-    instructions, starts = [], {*names}
+    instructions, starts, row = [], {*names}, 0
     for position, (low, high) in enumerate(struct.iter_unpack("<QQ", content[: end * _BYTES])):
         opcode, name = opcode_of(low, high, sm)
-        target = _target(position, low, high, opcode, sm) if opcode in _LEADS else None
-        starts.update([target] if target is not None else [], [position + 1] if opcode in LEAVES else [])
-        row = bisect_right(addresses, position * _BYTES)
+        target = None
+        if opcode in _LEADS:
+            target = _target(position, low, high, opcode, sm)
+            starts.add(target)
+        if opcode in LEAVES:
+            starts.add(position + 1)
+        while row < len(lines) and lines[row][0] <= position * _BYTES:
+            row += 1
         line = lines[row - 1][1] if row else 0
-        instructions.append(MachineInstruction(position, line, opcode, name, access_bytes(low, high, sm), target))
+        moved = access_bytes(low, high, sm) if name in SIZED else 0
+        instructions.append(MachineInstruction(position, line, opcode, name, moved, target))
     edges = [0, *sorted(start for start in starts if 0 < start < end), end]
     kept: list[MachineInstruction] = []
     for first, last in pairwise(edges):
