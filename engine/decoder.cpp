@@ -311,6 +311,13 @@ void Decoder::instruction() {
     for (const Cast& later : after_) emit(later.run, later.to, later.from);
 }
 
+// Keep only what counts events of the current instruction. `first` is its first operation.
+void Decoder::drop_result(size_t first) {
+    static const std::set<std::string> counted = {"ld", "ldu", "mma"};
+    if (!counted.count(ins().opcode)) return block_->code.resize(first);
+    for (size_t i = first; i < block_->code.size(); i++) block_->code[i].list.clear();
+}
+
 // No instruction may access registers of a wgmma.mma_async in flight. A single operation checks all registers
 // that a basic block accesses between two wgmma instructions.
 void Decoder::watch_warpgroup_registers(uint32_t first, uint32_t stop) {
@@ -417,6 +424,7 @@ void Decoder::decode() {
                     end(block);
                 } else {
                     instruction();
+                    if (ins().unneeded) drop_result(before);
                 }
             } catch (const Unsupported& error) {
                 block.code.resize(before);

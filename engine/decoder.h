@@ -56,6 +56,7 @@ class Decoder {
     Row register_row(uint32_t id);
     void instruction();
     void end(BasicBlock& block);
+    void drop_result(size_t first);
     void refuse_when_run(const std::string& text);
     void watch_warpgroup_registers(uint32_t first, uint32_t stop);
     void find_unassigned();

@@ -151,6 +151,7 @@ void multiply(Batch& batch, const Instruction& ins) {
     const auto [d, a, b, c] = form.first;
     batch.require_whole_warps(ins);
     const uint64_t warps = each_warp(batch, ins, [&, d = d, a = a, b = b, c = c](uint32_t, uint32_t first, uint32_t) {
+        if (ins.list.empty()) return;   // nothing needs the product
         if (product.a == Type::kF64) {  // there is only one tile
             const Fragments<uint64_t> all(batch, ins.list, first);
             return multiply_f64(product, all.from(a), all.from(b), all.from(c), all.from(d));

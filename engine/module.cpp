@@ -48,7 +48,7 @@ class Kernel {
            const std::vector<uint32_t>& grid, const std::vector<uint32_t>& block, uint32_t blocks_per_batch,
            const std::vector<uint32_t>& sizes, nb::bytes constants, nb::bytes parameters, uint64_t budget, bool count,
            bool check_races, const std::vector<uint32_t>& cluster, uint32_t registers,
-           const std::vector<int64_t>& watched) {
+           const std::vector<int64_t>& watched, const std::vector<uint32_t>& unneeded) {
         std::copy_n(grid.begin(), 3, launch_.grid);
         std::copy_n(block.begin(), 3, launch_.block);
         std::copy_n(cluster.begin(), 3, launch_.cluster);
@@ -79,6 +79,7 @@ class Kernel {
             source.guard = int32_t(row[2]);
             source.guard_inverted = row[3];
         }
+        for (const uint32_t source : unneeded) program_.sources.at(source).unneeded = true;
         for (size_t i = 0; i < blocks.size() / 6; i++) {
             const int64_t* row = blocks.data() + 6 * i;
             BasicBlock& made = program_.blocks.emplace_back();
@@ -292,7 +293,8 @@ NB_MODULE(_engine, module) {
                       const std::vector<uint32_t>&, const std::vector<std::string>&, const std::vector<int64_t>&,
                       const std::vector<int64_t>&, const std::vector<uint32_t>&, const std::vector<uint32_t>&, uint32_t,
                       const std::vector<uint32_t>&, nb::bytes, nb::bytes, uint64_t, bool, bool,
-                      const std::vector<uint32_t>&, uint32_t, const std::vector<int64_t>&>())
+                      const std::vector<uint32_t>&, uint32_t, const std::vector<int64_t>&,
+                      const std::vector<uint32_t>&>())
         .def_prop_ro("unsupported", &Kernel::unsupported)
         .def("set_parameters", &Kernel::set_parameters)
         .def("add_buffer", &Kernel::add_buffer)

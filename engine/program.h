@@ -97,6 +97,7 @@ struct Source {
     Operands operands;
     int32_t guard = -1;  // register
     bool guard_inverted = false;
+    bool unneeded = false;  // nothing reads its result: it is only counted
 
     bool has(std::string_view name) const;
     // Return the last modifier, or one before it.

@@ -165,7 +165,8 @@ def profile_by_sampling(
     module, joined = _code(compiled.ptx)
     names = {launch.entry: entry_name(module.functions, launch.entry) for launch in kernel.launches}
     dependences = {entry: data_dependences(inlined(module, name)) for entry, name in names.items()}
-    content = tensors.filled if any(dependences.values()) else tensors.blank
+    needs_data = any(dependences.values())
+    content = tensors.filled if needs_data else tensors.blank
     buffers = dict(content)
     for scratch in workspaces(kernel, config, problem, sm):
         buffers[scratch.name] = np.zeros(scratch.bytes, np.uint8)
@@ -182,7 +183,8 @@ def profile_by_sampling(
             if name not in joined:
                 joined[name] = _as_assembled(module, name)
             lowering = MachineLowering(compiled, sm, name)
-            counts = _sampled(joined[name], launch, replace(SAMPLING, budget=target.budget, lowering=lowering))
+            options = replace(SAMPLING, budget=target.budget, lowering=lowering, results=needs_data)
+            counts = _sampled(joined[name], launch, options)
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None
         for dependence in dependences[bound.entry]:

@@ -24,6 +24,7 @@ import numpy as np
 from kernrec.errors import UsageError, unknown
 from kernrec.ptx.analysis.issue_cost import issue_of
 from kernrec.ptx.analysis.lowering import straightened
+from kernrec.ptx.analysis.unneeded_results import unneeded_results
 from kernrec.ptx.execution.engine import RawFinding, SiteCounts, encoded, signed
 from kernrec.ptx.execution.watched import BUDGET, BlockAccesses, EmulationOptions, block_accesses
 from kernrec.ptx.ir.inline import inlined
@@ -150,6 +151,7 @@ class Emulation:
         blocks = code.blocks.reshape(-1, 6).copy()
         blocks[list(merged), 5] = True
         values = FIXED | _sizes(launch, layout)
+        unneeded = [] if options.results else sorted(unneeded_results(self.function))
         return engine().Kernel(
             code.names, code.instructions, code.operands, blocks.reshape(-1), code.widths, code.specials,
             [values.get(name, -1) for name in code.specials],
@@ -157,6 +159,7 @@ class Emulation:
             self.grid, size, self.blocks_per_batch, [layout.shared_bytes, layout.local_bytes, layout.argument_bytes],
             layout.constants, layout.parameters, options.budget, options.count, options.check_races,
             self._clusters.extents, registers_at_launch(self.function.directives) or 0, list(options.watched),
+            unneeded,
         )  # fmt: skip
 
     def _add_memory(self, layout: LaunchLayout) -> None:

@@ -160,6 +160,8 @@ class EmulationOptions:
     The engine then also counts `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and
     `global.<buffer>.atomic_turns` (how often a lane waits because another lane uses the same sector).
     """
+    results: bool = True
+    """Whether memory must contain the kernel's results after the run. If not, the engine skips what no count needs."""
     lanes_by_class: bool = False
     """Whether to count active lanes by instruction class."""
     lowering: Lowering | None = None

@@ -1,0 +1,52 @@
+"""Find computations that affect neither the event counts of a kernel nor its accesses to memory.
+
+The emulator skips these computations if nobody needs the kernel's results: mostly floating-point arithmetic.
+"""
+
+from kernrec.ptx.analysis.def_use import DefUse, reachable
+from kernrec.ptx.analysis.dependence import COMPUTES
+from kernrec.ptx.ir.operand import registers_of
+from kernrec.ptx.ir.program import Function, Instruction, cached_analysis
+
+_VOTES = frozenset({"shfl", "vote", "match", "redux"})
+"""Opcodes whose last operand names the lanes that wait for each other."""
+_ALL_COMPUTES = COMPUTES | _VOTES | {"cos", "dp2a", "dp4a", "ex2", "lg2", "rcp", "rsqrt", "sin", "sqrt", "tanh"}
+_COUNTED = frozenset({"ld", "ldu", "st", "red", "atom", "ldmatrix", "stmatrix", "mma"})
+"""Opcodes with counts that depend on addresses and the guard, but on no other operand."""
+_ONLY_COUNTED = frozenset({"ld", "ldu", "mma"})
+"""Opcodes that the engine can count without writing a result."""
+
+
+@cached_analysis
+def unneeded_results(function: Function) -> frozenset[int]:
+    """Return the indices of loads and computations whose results affect no branch, no address and no count.
+
+    The set is empty if a branch, an address or a count may depend on the contents of memory.
+    """
+    uses, instructions = DefUse.of(function), function.instructions
+    needed: list[str] = []
+    for ins in instructions:
+        if ins.opcode in _COUNTED and "sp" not in ins.modifiers:
+            needed += ins.addresses if ins.predicate is None else {*ins.addresses, ins.predicate[0]}
+        elif not _computes(ins):
+            needed += ins.sources
+        elif ins.opcode in _VOTES:
+            needed += registers_of(ins.operands[-1])
+    names = reachable(needed, lambda name: [s for ins in uses.writing(name) if _computes(ins) for s in ins.sources])
+    writers = [ins for name in names for ins in uses.writing(name)]
+    if any(ins.opcode == "tensormap" for ins in instructions) or not all(map(_is_independent, writers)):
+        return frozenset()
+    return frozenset(
+        place
+        for place, ins in enumerate(instructions)
+        if (_computes(ins) or ins.opcode in _ONLY_COUNTED) and names.isdisjoint(ins.results)
+    )
+
+
+def _computes(ins: Instruction) -> bool:
+    return ins.opcode in _ALL_COMPUTES and "cc" not in ins.modifiers
+
+
+def _is_independent(ins: Instruction) -> bool:
+    """Return whether a result is independent of the contents of memory, if the operands are."""
+    return _computes(ins) or (ins.opcode in ("ld", "ldu") and not {"param", "const"}.isdisjoint(ins.modifiers))
