@@ -134,8 +134,9 @@ class Kernel {
     }
 
     // Run thread blocks in batches. Return (fault or None, counters by name, warps that ran each basic block, lanes
-    // that ran each basic block, number of barriers, `Counts::by_warp`).
-    nb::tuple run(Flat<int64_t> blocks, uint32_t threads) {
+    // that ran each basic block, number of barriers, `Counts::by_warp`). after_faults: whether a fault ends only its
+    // batch, and not the run.
+    nb::tuple run(Flat<int64_t> blocks, uint32_t threads, bool after_faults) {
         const size_t size = launch_.blocks_per_batch, batches = (blocks.size() + size - 1) / size;
         std::map<size_t, Fault> faults;  // keyed by batch
         std::atomic<size_t> next{0}, stop{batches};
@@ -165,7 +166,7 @@ class Kernel {
                 const auto fail = [&](const Fault& fault) {
                     std::lock_guard<std::mutex> lock(merging);
                     faults.emplace(i, fault);
-                    stop = std::min<size_t>(stop, i);
+                    if (!after_faults) stop = std::min<size_t>(stop, i);
                 };
                 try {
                     batch->run(blocks.data() + first, uint32_t(std::min(size, blocks.size() - first)));

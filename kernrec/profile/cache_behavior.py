@@ -25,7 +25,6 @@ one warp of each block is emulated, and only up to the first barrier: the rest o
 ratio. If blocks read a buffer only after a barrier, all warps are emulated up to a later barrier.
 """
 
-import contextlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +37,7 @@ from kernrec.ptx.execution.emulator import Emulation
 from kernrec.ptx.execution.watched import BlockTrace, EmulationOptions, among, without_repeats
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function
-from kernrec.ptx.state.results import Array, EmulationError
+from kernrec.ptx.state.results import Array
 from kernrec.util.engine import module as engine
 
 CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -177,10 +176,8 @@ def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: in
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
         return None
-    for block in window:
-        # Ignore errors: most blocks exceed the budget, and some wait for warps that do not run here.
-        with contextlib.suppress(EmulationError):
-            emulation.run([block])
+    # Ignore errors: most blocks exceed the budget, and some wait for warps that do not run here.
+    emulation.run_each(window)
     reads: dict[str, list[Array]] = {}
     for place, (_, accesses) in enumerate(sorted(emulation.accesses().items())):
         for name, read in accesses.read.items():

@@ -176,13 +176,20 @@ class Emulation:
     def set_arguments(self, arguments: Sequence[bytes]) -> None:
         self._kernel.set_parameters(pack_arguments(self.function, arguments, {}, {}))
 
-    def run(self, block_numbers: Sequence[int]) -> Counts:
-        """Run thread blocks, given by linear numbers (x fastest), and return the counts."""
+    def run_each(self, block_numbers: Sequence[int]) -> None:
+        """Run batches of thread blocks in turn, and ignore errors. An error ends only its batch."""
+        self._kernel.run(self._ordered(block_numbers), 1, True)
+
+    def _ordered(self, block_numbers: Sequence[int]) -> Array:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         if any(not 0 <= b < total for b in block_numbers):
             raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")
-        numbers = np.ascontiguousarray(self._clusters.ordered(block_numbers), np.int64)
-        fault, events, warps, lanes, barriers, by_warp = self._kernel.run(numbers, _threads())
+        return np.ascontiguousarray(self._clusters.ordered(block_numbers), np.int64)
+
+    def run(self, block_numbers: Sequence[int]) -> Counts:
+        """Run thread blocks, given by linear numbers (x fastest), and return the counts."""
+        numbers = self._ordered(block_numbers)
+        fault, events, warps, lanes, barriers, by_warp = self._kernel.run(numbers, _threads(), False)
         if fault is not None:
             raise self._error(*fault)
         self._warps += np.array(warps, np.int64)
