@@ -14,6 +14,7 @@ namespace {
 template <class R, class M>
 void load(Batch& batch, const Instruction& ins) {
     const uint32_t bytes = ins.mode, count = uint32_t(ins.list.size());
+    if (!count && batch.count_uniform_load(ins, bytes)) return;
     const std::vector<Resolved>& all = batch.access(ins, bytes, AccessKind::kRead);
     for (const Resolved& at : all) {
         const uint32_t first = at.warp * kWarp;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "checks.h"
+#include "cost.h"
 #include "counts.h"
 #include "instruction_sets.h"
 #include "program.h"
@@ -28,6 +29,9 @@ struct Resolved {
     size_t base = 0;           // index of shared address 0 in the memory of the batch
     uint8_t* places[kWarp];
 };
+
+// Return the wavefronts of a resolved access (see cost.h).
+Wavefronts wavefronts(const Resolved& at, uint32_t bytes, bool load, bool atomic);
 
 struct WarpMask {
     uint32_t warp, mask;
@@ -119,6 +123,9 @@ class Batch {
     void require_whole_warps(const Instruction& ins);
     void count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges = false,
                       bool rows_of_matrices = false);
+    // Count a load from shared memory whose result is not needed, if all lanes of the batch load from one address.
+    // Return false otherwise.
+    bool count_uniform_load(const Instruction& ins, uint32_t bytes);
     void check_races(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
                      bool is_copy = false);
     Checks* checks() { return checks_.get(); }

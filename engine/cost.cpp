@@ -21,21 +21,23 @@ uint32_t distinct_sorted(int64_t* values, uint32_t count) {
     return uint32_t(std::unique(values, values + count) - values);
 }
 
-// Return how many distinct units (address / bank width) are in the busiest bank. With `atomic`, count every lane.
-uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool atomic) {
-    uint8_t load[32] = {};
-    uint32_t most = 0;
-    if (!atomic) {  // usually, each bank has at most one unit
+// Return how many distinct units (address / bank width) are in the busiest bank. With `every`, count every lane.
+uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool every) {
+    int64_t values[32];
+    uint32_t count = 0;
+    if (every) {
+        for (const uint32_t bit : LanesOf(mask)) values[count++] = units[bit];
+    } else {  // usually, each bank has at most one unit
         int64_t of_bank[32];
         uint64_t conflict = 0;
         for (const uint32_t bit : LanesOf(mask)) of_bank[uint32_t(units[bit]) & (banks - 1)] = units[bit];
         for (const uint32_t bit : LanesOf(mask))
             conflict |= uint64_t(of_bank[uint32_t(units[bit]) & (banks - 1)] ^ units[bit]);
         if (!conflict) return 1;
+        count = distinct_sorted(values, sorted(units, mask, values));
     }
-    int64_t values[32];
-    uint32_t count = sorted(units, mask, values);
-    if (!atomic) count = distinct_sorted(values, count);
+    uint8_t load[32] = {};
+    uint32_t most = 0;
     for (uint32_t i = 0; i < count; i++) most = std::max<uint32_t>(most, ++load[values[i] & (banks - 1)]);
     return most;
 }
@@ -50,13 +52,14 @@ bool paired(const int64_t* units, uint32_t mask, uint32_t distance) {
 // Addresses of a warp's lanes, divided by 2^`shift`, and their pattern.
 struct Units {
     int64_t units[32];
-    bool consecutive, same;
-    int64_t span;  // from the first to the last unit
+    bool consecutive, same, ascending;
+    uint64_t apart;  // bits in which the units differ
+    int64_t span;    // from the first to the last unit
 };
 constexpr auto kUnits = [](const int64_t* addresses, uint32_t shift) __attribute__((always_inline)) {
     Units to;
     const int64_t first = addresses[0] >> shift;
-    uint64_t apart = 0, gaps = 0;
+    uint64_t apart = 0, gaps = 0, descends = 0;
     int64_t low = first, high = first;
     for (uint32_t lane = 0; lane < 32; lane++) {
         const int64_t unit = addresses[lane] >> shift;
@@ -66,7 +69,9 @@ constexpr auto kUnits = [](const int64_t* addresses, uint32_t shift) __attribute
         low = unit < low ? unit : low;
         high = unit > high ? unit : high;
     }
-    to.consecutive = gaps == 0, to.same = apart == 0, to.span = high - low;
+    for (uint32_t lane = 1; lane < 32; lane++) descends |= uint64_t(to.units[lane] - to.units[lane - 1] - 1) >> 63;
+    to.consecutive = gaps == 0, to.same = apart == 0, to.ascending = !descends;
+    to.apart = apart, to.span = high - low;
     return to;
 };
 constexpr ByCpu<kUnits> units_of;
@@ -110,12 +115,14 @@ Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, b
     if (load && unit > 4 && (same || paired(units, mask, 1) || paired(units, mask, 2))) group = 2 * banks;
     // There are no conflicts if all units lie in a range of `banks` units: each is in a different bank.
     if (whole && (all.consecutive || (!atomic && all.span < int64_t(banks)))) return {32 / group, 32 / group};
+    const bool all_differ = whole && all.ascending;
+    if (all_differ && !(all.apart & (banks - 1))) return {32, 32 / group};  // all units are in one bank
     Wavefronts result{0, 0};
     const uint32_t group_mask = group == 32 ? ~0u : (1u << group) - 1;
     for (uint32_t first = 0; first < 32; first += group) {
         const uint32_t part = mask >> first & group_mask;
         if (!part) continue;
-        result.count += busiest_bank(units + first, part, banks, atomic);
+        result.count += busiest_bank(units + first, part, banks, atomic || all_differ);
         result.ideal++;
     }
     return result;

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "batch.h"
-#include "cost.h"
 
 namespace kernrec {
 
@@ -16,6 +15,13 @@ constexpr const char* kBufferNames[] = {"read_sectors",   "write_sectors",   "at
 constexpr const char* kSharedNames[] = {
     "shared.load_wavefronts", "shared.store_wavefronts", "shared.atomic_wavefronts", "shared.load_ideal",
     "shared.store_ideal",     "shared.atomic_ideal",     "shared.atomic_repeats",    "atomic.shared"};
+
+constexpr auto kAllEqual = [](const uint32_t* values, uint32_t count) __attribute__((always_inline)) {
+    uint32_t apart = 0;
+    for (uint32_t i = 0; i < count; i++) apart |= values[i] ^ values[0];
+    return apart == 0;
+};
+constexpr ByCpu<kAllEqual> all_equal;
 
 }  // namespace
 
@@ -56,6 +62,12 @@ std::map<std::string, uint64_t> Counts::by_name(const std::vector<std::string>& 
     return result;
 }
 
+Wavefronts wavefronts(const Resolved& at, uint32_t bytes, bool load, bool atomic) {
+    if (!at.same || atomic) return wavefronts(at.addresses, at.mask, bytes, load, atomic);
+    const uint32_t unit = std::max(bytes, 4u), group = 128 / unit * (load && unit > 4 ? 2 : 1);
+    return {kWarp / group, kWarp / group};
+}
+
 void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges,
                          bool rows_of_matrices) {
     if (!launch.count) return;
@@ -83,9 +95,8 @@ void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t by
         if (is_atomic) buffer[kAtomics].add(active);
     } else if (at.space == Space::kShared) {
         const bool load = kind == AccessKind::kRead && !rows_of_matrices;
-        const Wavefronts waves = wavefronts(at.addresses, at.mask, bytes, load, is_atomic && !merges);
-        if (merges)
-            counts.shared[kRepeats].add(wavefronts(at.addresses, at.mask, bytes, load, true).count - waves.count);
+        const Wavefronts waves = wavefronts(at, bytes, load, is_atomic && !merges);
+        if (merges) counts.shared[kRepeats].add(wavefronts(at, bytes, load, true).count - waves.count);
         site.moved += waves.count;
         site.ideal += waves.ideal;
         counts.shared[kWavefronts + which].add(waves.count);
@@ -95,6 +106,20 @@ void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t by
         if (is_atomic) counts.local[kAtomics].add(active);
         else add(counts.local, local_sectors(at.addresses, at.mask, bytes));
     }
+}
+
+bool Batch::count_uniform_load(const Instruction& ins, uint32_t bytes) {
+    if (!all_full || ins.guard || ins.space != Space::kShared || ins.a.width != 32) return false;
+    if (checks_ || races_ || handovers_ || !all_equal(row<uint32_t>(ins.a), lanes)) return false;
+    const uint32_t warps = std::exchange(running, 1);
+    const Resolved& at = access(ins, bytes, AccessKind::kRead)[0];
+    running = warps;
+    if (at.same && launch.count) {
+        const Wavefronts waves = wavefronts(at, bytes, true, false);
+        counts.shared[kWavefronts].add(uint64_t(waves.count) * warps);
+        counts.shared[kIdeal].add(uint64_t(waves.ideal) * warps);
+    }
+    return at.same;
 }
 
 void Batch::count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind) {
