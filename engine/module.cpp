@@ -235,21 +235,43 @@ class Kernel {
         return result;
     }
 
-    // Return the fields of `BlockWatch` as arrays, keyed by block, and forget them. `touched` becomes a list of (number
-    // of the buffer, whether it was written, numbers of the 4-byte words).
+    // Return the fields of `BlockWatch`, keyed by block, and forget them. Vectors become arrays, and `touched` becomes
+    // a list of (number of the buffer, whether it was written, `Touched`).
     nb::dict watches() {
         nb::dict result;
         for (auto& [block, kept] : watches_) {
             BlockWatch watch = std::exchange(kept, {});
             nb::list touched;
-            for (const auto& [key, units] : watch.touched) {
-                const bool is_fine = launch_.buffers[key.first].size <= kFineBytes;
-                const int64_t words = is_fine ? 1 : kSectorBytes / kWordBytes;
-                touched.append(nb::make_tuple(key.first, key.second, array_of(units.numbers(words))));
-            }
+            for (auto& [key, units] : watch.touched)
+                touched.append(nb::make_tuple(key.first, key.second, std::move(units)));
             result[nb::int_(block)] = nb::make_tuple(
                 array_of(std::move(watch.steps)), array_of(std::move(watch.warps)), array_of(std::move(watch.sectors)),
                 array_of(std::move(watch.reads)), array_of(std::move(watch.atomics)), touched);
+        }
+        return result;
+    }
+
+    // Return for each buffer the number of sectors that a watched block reads, in total over all blocks. Then take two
+    // consecutive blocks as one, then four, and so on.
+    std::map<std::string, std::vector<uint64_t>> shared_reads() const {
+        std::map<uint32_t, std::vector<int64_t>> reads;  // sector * number of blocks + position of the block
+        const int64_t count = int64_t(watches_.size());
+        int64_t position = 0;
+        for (const auto& entry : watches_) {
+            for (const auto& [key, touched] : entry.second.touched)
+                if (!key.second)
+                    for (const int64_t sector : touched.sectors())
+                        reads[key.first].push_back(sector * count + position);
+            position++;
+        }
+        std::map<std::string, std::vector<uint64_t>> result;
+        for (auto& [buffer, all] : reads) {
+            std::sort(all.begin(), all.end());
+            for (int64_t size = 1; size <= count; size *= 2) {
+                uint64_t distinct = 1;
+                for (size_t i = 1; i < all.size(); i++) distinct += all[i] / size != all[i - 1] / size;
+                result[launch_.buffers[buffer].name].push_back(distinct);
+            }
         }
         return result;
     }
@@ -289,6 +311,14 @@ NB_MODULE(_engine, module) {
         Reuse made = reuse(steps.data(), warps.data(), sectors.data(), sectors.size());
         return nb::make_tuple(array_of(std::move(made.by_request)), array_of(std::move(made.by_warp)));
     });
+    nb::class_<Touched>(module, "Touched")
+        .def("__init__",
+             [](Touched* made, Flat<int64_t> words) {
+                 new (made) Touched;
+                 for (size_t i = 0; i < words.size(); i++) made->units.add(uint64_t(words.data()[i]), 1);
+             })
+        .def_prop_ro("sectors", [](const Touched& touched) { return touched.sectors().size(); })
+        .def("new_bytes", &Touched::new_bytes);
     nb::class_<Kernel>(module, "Kernel")
         .def(nb::init<const std::vector<std::vector<std::string>>&, Flat<int64_t>, Flat<int64_t>, Flat<int64_t>,
                       const std::vector<uint32_t>&, const std::vector<std::string>&, const std::vector<int64_t>&,
@@ -304,6 +334,7 @@ NB_MODULE(_engine, module) {
         .def("sites", &Kernel::sites)
         .def("add_image", &Kernel::add_image)
         .def("run", &Kernel::run)
+        .def("shared_reads", &Kernel::shared_reads)
         .def("watches", &Kernel::watches);
 }
 

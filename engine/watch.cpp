@@ -9,22 +9,75 @@
 
 namespace kernrec {
 
-std::vector<int64_t> UnitSet::numbers(int64_t factor) const {
+// Call a function with each word of the pages, in ascending order, and the number of its first unit.
+template <class Each>
+void UnitSet::each_word(Each each) const {
     std::vector<uint64_t> pages;
     for (const auto& page : pages_) pages.push_back(page.first);
     std::sort(pages.begin(), pages.end());
-    size_t count = 0;
-    for (const auto& page : pages_)
-        for (const uint64_t word : page.second.words) count += size_t(__builtin_popcountll(word));
+    for (const uint64_t page : pages)
+        for (uint32_t i = 0; i < kPageWords; i++) each(pages_.at(page).words[i], page * kPageUnits + 64 * i);
+}
+
+std::vector<int64_t> UnitSet::numbers() const {
     std::vector<int64_t> numbers;
-    numbers.reserve(count);
-    for (const uint64_t page : pages) {
-        const Page& here = pages_.at(page);
-        for (uint32_t word = 0; word < kPageUnits / 64; word++)
-            for (uint64_t rest = here.words[word]; rest; rest &= rest - 1)
-                numbers.push_back(int64_t(page * kPageUnits + 64 * word + uint32_t(__builtin_ctzll(rest))) * factor);
-    }
+    each_word([&](uint64_t word, uint64_t first) {
+        for (; word; word &= word - 1) numbers.push_back(int64_t(first + uint32_t(__builtin_ctzll(word))));
+    });
     return numbers;
+}
+
+std::vector<int64_t> UnitSet::groups() const {
+    std::vector<int64_t> numbers;
+    each_word([&](uint64_t word, uint64_t first) {
+        for (uint64_t group = first / 8; word; word >>= 8, group++)
+            if (word & 0xFF) numbers.push_back(int64_t(group));
+    });
+    return numbers;
+}
+
+UnitSet::Neighborhood UnitSet::around(uint64_t page) const {
+    Neighborhood words{};
+    const auto before = pages_.find(page - 1), here = pages_.find(page), after = pages_.find(page + 1);
+    if (before != pages_.end()) words.front() = before->second.words[kPageWords - 1];
+    if (here != pages_.end()) std::copy_n(here->second.words, kPageWords, words.begin() + 1);
+    if (after != pages_.end()) words.back() = after->second.words[0];
+    return words;
+}
+
+namespace {
+
+// Return the lowest bit of each byte that is not 0.
+uint64_t nonzero_bytes(uint64_t bytes) {
+    bytes |= bytes >> 4;
+    bytes |= bytes >> 2;
+    return (bytes | bytes >> 1) & 0x0101010101010101;
+}
+
+}  // namespace
+
+double Touched::new_bytes(const Touched& next) const {
+    const bool fine = is_fine && next.is_fine;
+    const auto number = [](uint64_t bits) { return uint64_t(__builtin_popcountll(bits)); };
+    uint64_t sectors = 0, words = 0, runs = 0;  // new sectors and words, and runs of consecutive new words
+    uint64_t following = 0, preceding = 0;      // runs directly after and directly before a word of this block
+    for (const auto& entry : next.units.pages()) {
+        const UnitSet::Neighborhood own = units.around(entry.first), other = next.units.around(entry.first);
+        for (size_t i = 1; i <= UnitSet::kPageWords; i++) {
+            const uint64_t fresh = other[i] & ~own[i], before = other[i - 1] & ~own[i - 1];
+            if (!fresh) continue;
+            const uint64_t after = other[i + 1] & ~own[i + 1];
+            const uint64_t begins = fresh & ~(fresh << 1 | before >> 63), ends = fresh & ~(fresh >> 1 | after << 63);
+            sectors += number(fine ? nonzero_bytes(other[i]) & ~nonzero_bytes(own[i]) : fresh);
+            words += number(fresh);
+            runs += number(begins);
+            following += number(begins & (own[i] << 1 | own[i - 1] >> 63));
+            preceding += number(ends & (own[i] >> 1 | own[i + 1] << 63));
+        }
+    }
+    if (!fine || !words) return double(sectors) * kSectorBytes;
+    const double share = double(std::max(following, preceding)) / double(runs);
+    return share * double(words) * kWordBytes + (1.0 - share) * double(sectors) * kSectorBytes;
 }
 
 BlockWatch* Batch::watch_of(uint32_t warp) {
@@ -36,7 +89,7 @@ std::vector<int64_t> reuse_times(const int64_t* sectors, size_t count, uint32_t 
     constexpr int64_t kPageUnits = 512;
     using Page = std::array<int64_t, kPageUnits>;  // 1 + index of the last request of each unit, or 0
     std::unordered_map<int64_t, Page> pages;       // pages keep their address when others are added
-    std::pair<int64_t, Page*> recent[64] = {};
+    std::pair<int64_t, Page*> recent[1024] = {};
     std::vector<int64_t> times(count);
     for (size_t i = 0; i < count; i++) {
         const int64_t unit = sectors[i] >> shift, number = unit / kPageUnits;
@@ -83,12 +136,14 @@ Reuse reuse(const int64_t* steps, const int64_t* warps, const int64_t* sectors, 
 
 void Batch::touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, const int64_t* addresses, uint32_t mask,
                   uint32_t bytes) {
-    const uint32_t unit = launch.buffers[buffer].size <= kFineBytes ? kWordBytes : kSectorBytes;
+    const bool is_fine = launch.buffers[buffer].size <= kFineBytes;
+    const uint32_t unit = is_fine ? kWordBytes : kSectorBytes;
     const uint32_t units = std::max((bytes + unit - 1) / unit, 1u);
     for (int written = kind == AccessKind::kWrite; written <= (kind != AccessKind::kRead); written++) {
-        UnitSet& touched = watch.touched[{buffer, written != 0}];
+        Touched& touched = watch.touched[{buffer, written != 0}];
+        touched.is_fine = is_fine;
         for (const uint32_t lane : LanesOf(mask))
-            touched.add((uint64_t(addresses[lane]) & ((uint64_t(1) << kBufferShift) - 1)) / unit, units);
+            touched.units.add((uint64_t(addresses[lane]) & ((uint64_t(1) << kBufferShift) - 1)) / unit, units);
     }
 }
 
@@ -140,7 +195,7 @@ void Batch::watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t uni
         auto& [waves, lines] = work[at.buffer];
         uint32_t aligned = 1;
         while (aligned < bytes) aligned *= 2;
-        waves += wavefronts(at.addresses, at.mask, aligned, true, false).count;
+        waves += wavefronts(at, aligned, true, false).count;
         lines += distinct(at.addresses, at.mask, 7);
         if (kind == AccessKind::kAtomic)
             counts.buffers[at.buffer][kTurns].add(atomic_turns(at.addresses, at.mask, unit));

@@ -1,6 +1,7 @@
 // Records the global memory sectors that watched thread blocks access, in order, for models of caches and DRAM.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -20,25 +21,46 @@ class UnitSet {
         if (page != recent.page || !recent.words) recent = {page, pages_[page].words};
         recent.words[first % kPageUnits / 64] |= ((uint64_t(1) << count) - 1) << first % 64;
     }
-    // Return the numbers in ascending order, each multiplied by `factor`.
-    std::vector<int64_t> numbers(int64_t factor) const;
+    // Return the numbers of aligned groups of 8 units with a unit in the set, in ascending order.
+    std::vector<int64_t> groups() const;
+    // Return the numbers of the units in ascending order.
+    std::vector<int64_t> numbers() const;
+
+    static constexpr uint64_t kPageUnits = 4096, kPageWords = kPageUnits / 64;
+    struct Page {
+        uint64_t words[kPageWords] = {};
+    };
+    // A page between the last word of the page before it and the first word of the page after it.
+    using Neighborhood = std::array<uint64_t, kPageWords + 2>;
+    Neighborhood around(uint64_t page) const;
+    const std::unordered_map<uint64_t, Page>& pages() const { return pages_; }
 
   private:
-    static constexpr uint64_t kPageUnits = 4096;
-    struct Page {
-        uint64_t words[kPageUnits / 64] = {};
-    };
+    template <class Each>
+    void each_word(Each each) const;
     struct Recent {
         uint64_t page = 0;
         uint64_t* words = nullptr;
     };
     std::unordered_map<uint64_t, Page> pages_;  // pages keep their address when others are added
-    Recent recent_[64];                         // lanes often access different pages in turn
+    Recent recent_[256];                        // lanes often access different pages in turn
 };
 
 constexpr int64_t kMostKept = 1 << 20;  // maximum sectors per batch of blocks; later sectors are dropped
 constexpr uint32_t kSectorBytes = 32, kWordBytes = 4;
 constexpr uint64_t kFineBytes = uint64_t(1) << 30;  // larger buffers are tracked by sector, not by word
+
+// Set of 4-byte words of a buffer. For a large buffer, it is the set of 32-byte sectors.
+struct Touched {
+    UnitSet units;
+    bool is_fine = true;  // whether the units are words
+
+    std::vector<int64_t> sectors() const { return is_fine ? units.groups() : units.numbers(); }
+    // Return the additional bytes that the next block moves, which touches `next`. A new word next to a word of this
+    // block counts as 4 bytes: later blocks probably access the rest of its sector. Any other new word counts as a
+    // whole sector.
+    double new_bytes(const Touched& next) const;
+};
 
 struct BlockWatch {
     // Distinct sectors of each warp's loads and stores, in order of execution. A step is the number of basic blocks
@@ -46,7 +68,7 @@ struct BlockWatch {
     std::vector<int64_t> steps, warps, sectors;
     std::vector<uint8_t> reads;
     std::vector<int64_t> atomics;  // addresses of atomic operations
-    std::map<std::pair<uint32_t, bool>, UnitSet> touched;  // keyed by (buffer, whether it was written)
+    std::map<std::pair<uint32_t, bool>, Touched> touched;  // keyed by (buffer, whether it was written)
 };
 
 constexpr int64_t kNever = int64_t(1) << 40;

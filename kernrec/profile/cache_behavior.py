@@ -34,7 +34,7 @@ import numpy as np
 from kernrec.ptx import KernelLaunch, Module
 from kernrec.ptx.analysis.dependence import data_dependences, global_pointers
 from kernrec.ptx.execution.emulator import Emulation
-from kernrec.ptx.execution.watched import BlockTrace, EmulationOptions, among, without_repeats
+from kernrec.ptx.execution.watched import BlockTrace, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function
 from kernrec.ptx.state.results import Array
@@ -73,10 +73,16 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
-            broken = _broken(own, own)
-            yield f"run.{kind}", 32.0 * len(own) / broken
+            # A run is a series of adjacent sectors. These are whether each sector is the first or last of its run.
+            apart = np.diff(own) != 1
+            first, last = np.append(True, apart), np.append(apart, True)
+            runs = int(first.sum())
+            yield f"run.{kind}", 32.0 * len(own) / runs
             for axis, neighbor in neighbors.items():
-                yield f"run.{kind}.{axis}", 1.0 - _broken(own, _first_touches(neighbor, kind == "read")) / broken
+                other = _first_touches(neighbor, kind == "read")
+                ends_of_runs = ((-1, own[first]), (1, own[last]))
+                broken = min(_not_continued(ends, side, other) for side, ends in ends_of_runs)
+                yield f"run.{kind}.{axis}", 1.0 - broken / runs
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
@@ -86,12 +92,21 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
     return np.sort(chosen.step[first] * (1 << 44) + chosen.sector[first])
 
 
-def _broken(own: Array, other: Array) -> int:
-    """Return the number of contiguous runs of sectors in `own` that `other` does not continue."""
-    goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
-    # A run is a series of adjacent sectors. Side 1 counts the ends of runs, and side -1 the starts. `other` continues a
-    # run if `other` accesses the outermost sector on this side or the sector beyond.
-    return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
+def _not_continued(ends: Array, side: int, other: Array) -> int:
+    """Return the number of runs whose outermost sector, and the sector beyond, are both missing from `other`."""
+    return int((~(_among(ends, other) | _among(ends + side, other))).sum())
+
+
+def _among(values: Array, ascending: Array) -> Array:
+    """Return for each value of a sorted array whether the sorted array `ascending` contains it."""
+    present = np.zeros(len(values), np.bool_)
+    if len(values) and len(ascending):
+        # Search only the range that both arrays share.
+        low, high = np.searchsorted(values, (ascending[0], ascending[-1] + 1))
+        shared = values[low:high]
+        place = np.searchsorted(ascending, shared)
+        present[low:high] = ascending[place] == shared
+    return present
 
 
 def atomic_metrics(addresses: Sequence[Array]) -> Iterator[tuple[str, float]]:
@@ -115,21 +130,6 @@ WINDOW = 256
 _WARP = 32
 _FEWEST = 8
 _SHARED = 0.5
-
-
-def shared_reads(reads: Mapping[str, Sequence[Array]], count: int) -> Iterator[tuple[str, int, float]]:
-    """Yield (buffer, n, ratio) for n = 2, 4, ... up to `count`.
-
-    The ratio is the number of sectors that n consecutive blocks read, divided by the number that one block reads. For
-    each buffer, `reads` has one array per block. An element encodes a read as sector * `WINDOW` + block number.
-    """
-    for name, parts in reads.items():
-        # Sort by sector and block. Then reads of one sector by consecutive blocks are adjacent.
-        ordered = np.sort(np.concatenate(parts))
-        size = 2
-        while size <= count:
-            yield name, size, len(without_repeats(ordered // size)) * size / len(ordered)
-            size *= 2
 
 
 def wave_metrics(
@@ -160,29 +160,30 @@ def wave_metrics(
     # Emulate up to barrier 0, then 1, 2, 4, ... until all `wanted` buffers were read, but at most up to barrier `most`.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
-    reads: dict[str, list[Array]] | None = None
+    reads: dict[str, list[int]] | None = None
     while number <= most:
         started = one_warp if number == 0 else launch
         reads = _first_reads(module, started, window, min(budget, ends[number]))
         if reads is None or not set(wanted) - reads.keys():
             break
         number = 2 * number or 1
-    return {} if reads is None else {f"wave.{name}.{n}": ratio for name, n, ratio in shared_reads(reads, count)}
+    return {
+        f"wave.{name}.{1 << n}": (total << n) / totals[0]
+        for name, totals in (reads or {}).items()
+        for n, total in enumerate(totals)
+        if n
+    }
 
 
-def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[Array]] | None:
-    """Emulate the first instructions of consecutive blocks, and return their reads. Return None for clusters."""
+def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[int]] | None:
+    """Emulate the first instructions of consecutive blocks, and return their `shared_reads`, or None for clusters."""
     options = EmulationOptions(batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
         return None
     # Ignore errors: most blocks exceed the budget, and some wait for warps that do not run here.
     emulation.run_each(window)
-    reads: dict[str, list[Array]] = {}
-    for place, (_, accesses) in enumerate(sorted(emulation.accesses().items())):
-        for name, read in accesses.read.items():
-            reads.setdefault(name, []).append(read.sector_numbers * WINDOW + place)
-    return reads
+    return emulation.shared_reads()
 
 
 def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:

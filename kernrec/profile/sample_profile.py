@@ -76,10 +76,11 @@ from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.analysis.wide_access import with_warp_aggregation, with_wide_accesses
 from kernrec.ptx.execution.emulator import Emulation, check_block
-from kernrec.ptx.execution.watched import NOTHING, SECTOR, BlockAccesses, EmulationOptions
+from kernrec.ptx.execution.watched import SECTOR, BlockAccesses, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.special_registers import warps_of
 from kernrec.ptx.state.results import Array
+from kernrec.util.engine import module as engine
 from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
@@ -338,10 +339,11 @@ def _touch_metrics(
 ) -> Iterator[tuple[str, float]]:
     kind = "write" if written else "read"
     own, *others = (accesses[b].written if written else accesses[b].read for b in sample.inner)
+    nothing = engine().Touched(np.zeros(0, np.int64))
     for buffer in dict.fromkeys(name for block in (own, *others) for name in block):
-        middle = own.get(buffer, NOTHING)
+        middle = own.get(buffer, nothing)
         yield f"touch.{buffer}.{kind}", float(middle.sectors)
         own_bytes = max(middle.sectors, 1) * SECTOR
         for axis, neighbor in zip(sample.axes, others, strict=True):
             # The ratio exceeds 1 if the neighboring block is aligned worse, and so accesses more sectors than `own`.
-            yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(neighbor.get(buffer, NOTHING)) / own_bytes
+            yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(neighbor.get(buffer, nothing)) / own_bytes

@@ -134,7 +134,7 @@ class Emulation:
         layout = lay_out(module, function, launch, guarded=options.checked is not None and options.checked.shared)
         merged = frozenset(block.index for piece in self.pieces for block in piece[1:])
         self._kernel = self._engine_kernel(layout, launch, size, merged)
-        self._buffers, self._sizes = list(layout.buffers), [data.size for data in layout.buffers.values()]
+        self._buffers = list(layout.buffers)
         self._warps, self._lanes = (np.zeros(len(function.blocks), np.int64) for _ in range(2))
         self._by_warp = np.zeros((len(function.blocks), warps_of(size)), np.int64)
         self._add_memory(layout)
@@ -228,7 +228,16 @@ class Emulation:
     def accesses(self) -> dict[int, BlockAccesses]:
         """Return the accesses to global memory of each thread block in `options.watched`, keyed by its number."""
         watched = self._kernel.watches()
-        return {block: block_accesses(each, self._buffers, self._sizes) for block, each in watched.items()}
+        return {block: block_accesses(each, self._buffers) for block, each in watched.items()}
+
+    def shared_reads(self) -> dict[str, list[int]]:
+        """Return the number of sectors of each buffer that the blocks in `options.watched` read, in total.
+
+        The list of a buffer has the total of single blocks, then of groups of 2, 4, ... consecutive blocks. A sector
+        counts once per block or group.
+        """
+        reads: dict[str, list[int]] = self._kernel.shared_reads()
+        return reads
 
     def whole_clusters(self, block_numbers: Sequence[int]) -> Sequence[int]:
         return self._clusters.complete(block_numbers)

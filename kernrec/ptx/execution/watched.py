@@ -4,7 +4,6 @@ Models of caches and DRAM need the addresses of a block's requests in order. Cou
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,48 +14,6 @@ from kernrec.util.light_dataclass import dataclass
 
 SECTOR = 32
 """Bytes of a sector, the unit of transfers between caches and memory."""
-_WORD = 4
-_WORDS = SECTOR // _WORD
-
-
-@dataclass(frozen=True)
-class Touched:
-    """4-byte words of a buffer that a thread block has accessed."""
-
-    words: Array
-    """Numbers of the accessed words, ascending. If `fine` is false, only the first word of each sector is listed."""
-    fine: bool
-    """Whether `words` lists every accessed word. False for buffers larger than 1 GiB."""
-
-    @cached_property
-    def sector_numbers(self) -> Array:
-        """Return the numbers of the 32-byte sectors in ascending order."""
-        return without_repeats(self.words >> _WORDS.bit_length() - 1)
-
-    @property
-    def sectors(self) -> int:
-        """Return the number of 32-byte sectors."""
-        return len(self.sector_numbers)
-
-    def new_bytes(self, other: "Touched") -> float:
-        """Return the additional bytes that the next block, `other`, moves.
-
-        A new word next to a word of this block counts as 4 bytes: later blocks probably access the rest of its
-        sector. Any other new word counts as a whole sector.
-        """
-        sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
-        new = other.words[~among(other.words, self.words)]
-        if not (self.fine and len(new)):
-            return float(sectors * SECTOR)
-        breaks = np.diff(new) != 1
-        begins, ends = new[np.append(True, breaks)], new[np.append(breaks, True)]
-        # Count the runs of consecutive new words that directly follow or directly precede a word of this block.
-        following, preceding = among(begins - 1, self.words).sum(), among(ends + 1, self.words).sum()
-        share = max(int(following), int(preceding)) / len(begins)
-        return share * len(new) * _WORD + (1.0 - share) * sectors * SECTOR
-
-
-NOTHING = Touched(np.zeros(0, np.int64), True)
 
 
 @dataclass(frozen=True)
@@ -89,38 +46,18 @@ class BlockAccesses:
     """Requests of loads and stores. Blocks that are emulated together record at most 1,048,576 sectors."""
     atomics: Array
     """Address of each lane's atomic operation."""
-    read: Mapping[str, Touched]
-    """Words that the thread block read, keyed by buffer."""
-    written: Mapping[str, Touched]
-    """Words that the thread block wrote, keyed by buffer."""
+    read: Mapping[str, Any]
+    """Words that the thread block read, as the engine's `Touched`, keyed by buffer."""
+    written: Mapping[str, Any]
+    """Words that the thread block wrote, as the engine's `Touched`, keyed by buffer."""
 
 
-def block_accesses(watched: Any, buffers: list[str], sizes: list[int]) -> BlockAccesses:
+def block_accesses(watched: Any, buffers: list[str]) -> BlockAccesses:
     step, warp, sector, is_read, atomics, parts = watched
-    touched: tuple[dict[str, Touched], dict[str, Touched]] = {}, {}
+    touched: tuple[dict[str, Any], dict[str, Any]] = {}, {}
     for number, written, words in parts:
-        touched[written][buffers[number]] = Touched(words, sizes[number] <= 1 << 30)
+        touched[written][buffers[number]] = words
     return BlockAccesses(BlockTrace(step, warp, sector, is_read.view(np.bool_)), atomics, *touched)
-
-
-def without_repeats(values: Array) -> Array:
-    """Return the distinct values of a sorted array. This is faster than `np.unique`."""
-    first = np.ones(len(values), np.bool_)
-    np.not_equal(values[1:], values[:-1], out=first[1:])
-    distinct: Array = values[first]
-    return distinct
-
-
-def among(values: Array, ascending: Array) -> Array:
-    """Return for each value of a sorted array whether the sorted array `ascending` contains it."""
-    present = np.zeros(len(values), np.bool_)
-    if len(values) and len(ascending):
-        # Search only the range that both arrays share.
-        low, high = np.searchsorted(values, (ascending[0], ascending[-1] + 1))
-        shared = values[low:high]
-        place = np.searchsorted(ascending, shared)
-        present[low:high] = ascending[place] == shared
-    return present
 
 
 Lowering = Callable[[Function], Sequence[Mapping[str, float]]]

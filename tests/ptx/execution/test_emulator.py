@@ -1,5 +1,7 @@
 """Test control flow, barriers, counts and watched blocks on kernels small enough to count by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,8 +10,9 @@ from kernrec.kernel import find_kernel
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
 from kernrec.ptx.execution.emulator import Emulation
-from kernrec.ptx.execution.watched import BlockAccesses, EmulationOptions, Touched
+from kernrec.ptx.execution.watched import BlockAccesses, EmulationOptions
 from kernrec.ptx.ir.program import ParseError
+from kernrec.util.engine import module as engine
 from tests.helpers.kernel_code import module_of
 from tests.helpers.paths import beside
 from tests.helpers.products import matmul, mma_config, whole_numbers
@@ -357,14 +360,18 @@ NEXT: setp.gt.u32 %p1, %r0, 39; @%p1 st.global.u32 [%d2+64], %r3;"""
     assert trace.warp.tolist() == [0] * 4 + [1] * 7
     assert (trace.sector - origin).tolist() == [*range(8), 7, 8, 9]
     assert trace.is_read.tolist() == [True] * 8 + [False] * 3
-    assert watched[1].read["x"].words.tolist() == list(range(1024, 1088))
-    assert watched[1].written["x"].words.tolist() == list(range(1024 + 40 + 16, 1024 + 64 + 16))
+    for touched, expected in (
+        (watched[1].read["x"], bytes_of(4096, 256)),
+        (watched[1].written["x"], bytes_of(4096 + 160 + 64, 96)),
+    ):
+        assert touched.sectors == expected.sectors
+        assert touched.new_bytes(expected) == expected.new_bytes(touched) == 0
 
 
-def bytes_of(first: int, size: int, rows: int = 1, pitch: int = 1 << 16) -> Touched:
+def bytes_of(first: int, size: int, rows: int = 1, pitch: int = 1 << 16) -> Any:
     """Return the bytes of a block that accesses `rows` rows of `size` bytes each, starting at byte `first`."""
     starts = first + pitch * np.arange(rows)
-    return Touched(np.concatenate([np.arange(start // 4, (start + size) // 4) for start in starts]), True)
+    return engine().Touched(np.concatenate([np.arange(start // 4, (start + size) // 4) for start in starts]))
 
 
 @pytest.mark.parametrize("place", range(4))
