@@ -111,7 +111,7 @@ def _within(limits: "Limits", folder: Path) -> str:
 
 
 def _locked(first: str) -> "DuckDBPyConnection":
-    import duckdb
+    from kernrec.store.native_duckdb import duckdb
 
     connection = duckdb.connect(":memory:", config=_CONFIG | {"temp_directory": str(new_scratch_path())})
     try:
@@ -123,7 +123,7 @@ def _locked(first: str) -> "DuckDBPyConnection":
 
 
 def _waiting(first: str) -> "DuckDBPyConnection":
-    import duckdb
+    from kernrec.store.native_duckdb import duckdb
 
     end_s = time.monotonic() + WAIT_S
     while True:
@@ -159,7 +159,7 @@ def is_open(path: Path) -> bool:
 
 def _cursor(real: str, read_only: bool) -> "DuckDBPyConnection | None":
     if (connection := _open.get((real, read_only))) is not None:
-        import duckdb
+        from kernrec.store.native_duckdb import duckdb
 
         with suppress(duckdb.Error):  # The connection may have been closed.
             return connection.cursor()
@@ -205,7 +205,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def transaction(connection: "DuckDBPyConnection") -> Iterator[None]:
-    import duckdb
+    from kernrec.store.native_duckdb import duckdb
 
     connection.execute("BEGIN")
     try:
@@ -258,7 +258,7 @@ def one_line(path: Path | str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        import duckdb
+        from kernrec.store.native_duckdb import duckdb
 
         if not isinstance(error, duckdb.Error):
             raise

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,7 +125,7 @@ def make_file(path: Path) -> bool:
             write_whole(new, content, shared=True)
             placed = _place(new, real)
         except OSError as error:
-            import duckdb
+            from kernrec.store.native_duckdb import duckdb
 
             raise duckdb.IOException(str(error)) from None
         finally:
@@ -161,8 +161,10 @@ def _empty(steps: tuple[str, ...]) -> bytes:
                 connection.execute("CHECKPOINT db")
             return {}, {"file": np.fromfile(path, np.uint8)}
 
-    # Read the version without importing DuckDB. Callers may fork processes, and the import would double a fork's time.
-    made_of = "\n".join([version("duckdb"), views_sql(), *steps])
+    # Do not import DuckDB to read its version. Callers may fork processes, and the import would double a fork's time.
+    files = (spec.origin for name in ("_duckdb", "duckdb") if (spec := find_spec(name)) is not None and spec.origin)
+    installed = os.stat(next(files))
+    made_of = "\n".join([f"{installed.st_size} {installed.st_mtime_ns}", views_sql(), *steps])
     return cached("schema.empty", made_of.encode(), make)[1]["file"].tobytes()
 
 
@@ -239,7 +241,7 @@ class Layout:
 
 def layout_of(step: int | None = None) -> Layout:
     """Return the layout of the tables after migration number `step`, by default the last."""
-    import duckdb
+    from kernrec.store.native_duckdb import duckdb
 
     number = len(migrations()) if step is None else step
     sql = "\n".join(each.sql for each in migrations()[:number])
@@ -297,7 +299,7 @@ def _plain(statement: str) -> str:
 
 
 def _check_writable(connection: "DuckDBPyConnection", path: Path | str) -> None:
-    import duckdb
+    from kernrec.store.native_duckdb import duckdb
 
     for kind in ("indexes", "triggers"):
         query = f"SELECT count(*) FROM duckdb_{kind}() WHERE database_name = 'db'"

@@ -305,7 +305,7 @@ _TASKS: Mapping[str, Callable[..., object]] = {
 
 
 def _faults(connection: "DuckDBPyConnection", latest: datetime) -> Iterator[tuple[str, str, list[str]]]:
-    import duckdb
+    from kernrec.store.native_duckdb import duckdb
 
     for table in TABLES:
         wrong = False
