@@ -1,7 +1,9 @@
 """Read a `kernel.toml` and the kernel's source into a `Kernel`."""
 
 import copyreg
+import json
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,12 @@ def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
     return _Reader(place, dict(data), None, source).kernel()
 
 
-copyreg.pickle(Kernel, lambda kernel: (kernel_from, (dict(kernel.spec), kernel.name, kernel.source)))
+@lru_cache(maxsize=1)  # All tasks of a worker process usually have the same kernel.
+def _unpickled(spec: str, name: str, source: str) -> Kernel:
+    return kernel_from(json.loads(spec), name, source)
+
+
+copyreg.pickle(Kernel, lambda kernel: (_unpickled, (json.dumps(kernel.spec), kernel.name, kernel.source)))
 
 
 def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
