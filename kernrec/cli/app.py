@@ -31,6 +31,12 @@ class OnceCommand(TyperCommand):
         asked_twice(order)
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Import NumPy first, because Python calls functions more slowly in deeply nested imports."""
+        import numpy  # noqa: F401
+
+        return super().invoke(ctx)
+
 
 class Commands(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
