@@ -4,6 +4,7 @@ Only results go to standard output. Notes, progress and errors go to standard er
 usage, 1 for a failure, and 70 for an internal error.
 """
 
+import atexit
 import gc
 import os
 import sys
@@ -17,10 +18,17 @@ def main() -> None:
     """Run the `kernrec` command."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(_OBJECTS)
+    statuses: list[int] = []
+    atexit.register(_end, statuses)
     from kernrec.cli.app import run
 
-    status = run(sys.argv[1:])
-    # Skip garbage collection at exit to save time, except with Triton, which warns about objects that remain.
-    if "triton" not in sys.modules:
-        gc.freeze()
-    sys.exit(status)
+    statuses.append(run(sys.argv[1:]))
+    sys.exit(statuses[0])
+
+
+def _end(statuses: list[int]) -> None:
+    """End the process without deleting its objects. `statuses` is empty if the command has crashed."""
+    if statuses:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(statuses[0])
