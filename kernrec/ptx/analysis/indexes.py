@@ -7,7 +7,7 @@ branches, so it may report an index that no execution uses.
 from collections.abc import Mapping
 
 from kernrec.ptx.analysis.dependence import COMPUTES, loads_global
-from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, elements, registers_of
+from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, elements
 from kernrec.ptx.ir.program import Function, Instruction
 from kernrec.util.light_dataclass import dataclass
 
@@ -87,7 +87,7 @@ def _follow(ins: Instruction, function: Function, values: dict[str, _Value]) -> 
         return
     result = _result(ins, function, values)
     for element in elements(ins.operands[0]):
-        for name in registers_of(element):
+        for name in element.registers:
             old = values.get(name)
             if old is None or old == result:
                 values[name] = result

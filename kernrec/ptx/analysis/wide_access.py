@@ -10,7 +10,7 @@ from dataclasses import replace
 from kernrec.ptx.analysis.def_use import DefUse, with_local_names
 from kernrec.ptx.analysis.issue_cost import AGGREGATED
 from kernrec.ptx.analysis.lowering import divergent_registers
-from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Vector, elements, registers_of
+from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Vector, elements
 from kernrec.ptx.ir.program import Function, Instruction, Module
 from kernrec.util.light_dataclass import dataclass
 
@@ -150,7 +150,7 @@ def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
 
 def _can_move(def_use: DefUse, access: _Access, place: int, is_load: bool) -> bool:
     first, last = min(access.position, place), max(access.position, place)
-    names = [name for item in access.items for name in registers_of(item)]
+    names = [name for item in access.items for name in item.registers]
     users = [p for name in names for p in def_use.writers.get(name, ())]
     if is_load:
         users += [p for name in names for p in def_use.readers.get(name, ())]

@@ -4,6 +4,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from kernrec.ptx.ir.declarations import INTEGER, MOST_REGISTERS, integer, read_variable
 from kernrec.ptx.ir.operand import (
@@ -17,6 +18,7 @@ from kernrec.ptx.ir.operand import (
     Symbol,
     Texel,
     Vector,
+    with_leaves,
 )
 from kernrec.ptx.ir.program import Function, Instruction, ParseError
 
@@ -27,92 +29,82 @@ _F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
 _F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
 
 
-class OperandReader:
-    """Parser of the operands of one function, with a cache."""
+@lru_cache(maxsize=1 << 14)
+def read_operand(text: str) -> Operand:
+    """Return the operand that `text` without surrounding spaces describes. Names without `%` become symbols.
 
-    def __init__(self, function: Function) -> None:
-        self._function = function
-        self._cached: dict[str, Operand] = {}
+    Raises:
+        ValueError: the text is not an operand.
+    """
+    if _OPERAND_REGISTER.fullmatch(text):
+        return Register(text)
+    if not text:
+        raise ValueError("an operand is missing")
+    if text.count("[") > 1:
+        raise ValueError(f"cannot read the address {text[:60]!r}")
+    first = text[0]
+    if first == "[":
+        return _address(text)
+    if first == "{":
+        return Vector(tuple(read_operand(item.strip()) for item in text[1:-1].split(",") if item.strip()))
+    if first == "!":
+        return Negated(Register(text[1:].strip()))
+    if first in "0123456789+-.":
+        return _literal(text)
+    if "|" in text:
+        left, right = text.split("|", 1)
+        return Pair(read_operand(left.strip()), read_operand(right.strip()))
+    if text == "WARP_SZ":
+        return Immediate(32, "int")
+    name, plus, offset_text = text.partition("+")
+    name = name.strip()
+    if not _SYMBOL_NAME.fullmatch(name) or (first == "%" and not plus):
+        raise ValueError(f"cannot read the operand {text!r:.60}")
+    try:
+        offset = integer(offset_text.strip()) if plus else 0
+    except ValueError:
+        raise ValueError(f"cannot read the operand {text!r}") from None
+    return Address(Register(name), offset) if first == "%" else Symbol(name, offset)
 
-    def forget(self) -> None:
-        """Clear the cache after a declaration, which may change the meaning of an operand."""
-        self._cached.clear()
 
-    def read(self, text: str) -> Operand:
-        """Return the operand that `text` describes. Raise `ValueError` if the text is not an operand."""
-        operand = self._cached.get(text)
-        if operand is None:
-            operand = self._cached[text] = self._build(text.strip())
-        return operand
+def _address(text: str) -> Address | Texel:
+    if "," in text:
+        return _texel(text)
+    base_text, plus, offset = text[1:-1].strip().partition("+")
+    base = read_operand(base_text.strip())
+    if not isinstance(base, Register | Symbol | Immediate):
+        raise ValueError(f"cannot read the address {text!r}")
+    try:
+        return Address(base, integer(offset.strip()) if plus else 0)
+    except ValueError:
+        raise ValueError(f"cannot read the address {text!r}") from None
 
-    def _build(self, text: str) -> Operand:
-        if _OPERAND_REGISTER.fullmatch(text):
-            return Register(text)
-        if not text:
-            raise ValueError("an operand is missing")
-        if text.count("[") > 1:
-            raise ValueError(f"cannot read the address {text[:60]!r}")
-        first = text[0]
-        if first == "[":
-            return self._address(text)
-        if first == "{":
-            return Vector(tuple(self.read(item) for item in text[1:-1].split(",") if item.strip()))
-        if first == "!":
-            return Negated(Register(text[1:].strip()))
-        if first in "0123456789+-.":
-            return self._literal(text)
-        if "|" in text:
-            return Pair(*map(self.read, text.split("|", 1)))
-        if text == "WARP_SZ":
-            return Immediate(32, "int")
-        name, plus, offset_text = text.partition("+")
-        name = name.strip()
-        if not _SYMBOL_NAME.fullmatch(name) or (first == "%" and not plus):
-            raise ValueError(f"cannot read the operand {text!r:.60}")
-        if first != "%" and self._function.register_type(name) is not None:
-            return Register(name)
-        try:
-            offset = integer(offset_text.strip()) if plus else 0
-        except ValueError:
-            raise ValueError(f"cannot read the operand {text!r}") from None
-        return Address(Register(name), offset) if first == "%" else Symbol(name, offset)
 
-    def _address(self, text: str) -> Address | Texel:
-        if "," in text:
-            return self._texel(text)
-        base_text, plus, offset = text[1:-1].strip().partition("+")
-        base = self.read(base_text)
-        if not isinstance(base, Register | Symbol | Immediate):
-            raise ValueError(f"cannot read the address {text!r}")
-        try:
-            return Address(base, integer(offset.strip()) if plus else 0)
-        except ValueError:
-            raise ValueError(f"cannot read the address {text!r}") from None
+def _texel(text: str) -> Texel:
+    names, brace, listed = text[1:-1].partition("{")
+    parts = [part.strip() for part in names.split(",") if part.strip()]
+    coordinates = [part for part in listed.rstrip("} \t\n").split(",") if part.strip()] if brace else parts[-1:]
+    parts = parts if brace else parts[:-1]
+    images = [read_operand(part) for part in parts]
+    if not 1 <= len(images) <= 2 or not coordinates or not all(isinstance(i, Register | Symbol) for i in images):
+        raise ValueError(f"cannot read the address {text!r}")
+    image, sampler = (*images, None)[:2]
+    assert isinstance(image, Register | Symbol)
+    assert sampler is None or isinstance(sampler, Register | Symbol)
+    return Texel(image, tuple(read_operand(part.strip()) for part in coordinates), sampler)
 
-    def _texel(self, text: str) -> Texel:
-        names, brace, listed = text[1:-1].partition("{")
-        parts = [part.strip() for part in names.split(",") if part.strip()]
-        coordinates = [part for part in listed.rstrip("} \t\n").split(",") if part.strip()] if brace else parts[-1:]
-        parts = parts if brace else parts[:-1]
-        images = [self.read(part) for part in parts]
-        if not 1 <= len(images) <= 2 or not coordinates or not all(isinstance(i, Register | Symbol) for i in images):
-            raise ValueError(f"cannot read the address {text!r}")
-        image, sampler = (*images, None)[:2]
-        assert isinstance(image, Register | Symbol)
-        assert sampler is None or isinstance(sampler, Register | Symbol)
-        return Texel(image, tuple(self.read(part) for part in coordinates), sampler)
 
-    def _literal(self, text: str) -> Immediate:
-        if _F32.fullmatch(text):
-            return Immediate(int(text[2:], 16), "f32")
-        if _F64.fullmatch(text):
-            return Immediate(int(text[2:], 16), "f64")
-        if INTEGER.match(text):
-            return Immediate(integer(text), "int")
-        try:
-            return Immediate(float(text), "float")
-        except ValueError:
-            raise ValueError(f"cannot read the operand {text!r}") from None
+def _literal(text: str) -> Immediate:
+    if _F32.fullmatch(text):
+        return Immediate(int(text[2:], 16), "f32")
+    if _F64.fullmatch(text):
+        return Immediate(int(text[2:], 16), "f64")
+    if INTEGER.match(text):
+        return Immediate(integer(text), "int")
+    try:
+        return Immediate(float(text), "float")
+    except ValueError:
+        raise ValueError(f"cannot read the operand {text!r}") from None
 
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -120,6 +112,7 @@ _INSTRUCTION = re.compile(
     r"\s*(?:@(!?)([%\w$]+)\s+)?([a-z][a-z0-9_]*)(?![a-z0-9_])((?:[.:]+[\w]+)*)(?![\w.]|\s*:)\s*+([^;{}]*+(?:\{[^;{}]*+\}[^;{}]*+)*+);"
 )
 _OPERANDS = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,{}\[\]()]+)\s*,?")
+_BRACKET = re.compile(r"[][(){}]")
 _BRACE = re.compile(r"\s*([{}])")
 _LABEL = re.compile(r"\s*([\w$%]+)\s*:(?!:)")
 _TABLE = re.compile(r"\s*\.branchtargets\s+([^;]*);")
@@ -127,6 +120,7 @@ _PROTOTYPE = re.compile(r"\s*\.call(?:prototype|targets)\b[^;]*;")
 _LOCATION = re.compile(r'\s*\.(?:loc|file)\b(?:[^\n;"]|"[^"\n]*"?)*;?')
 END = re.compile(r"\s*\Z")
 _NAME = re.compile(r"[%$\w]+")
+_LONGEST = 4096  # Characters of a statement that is searched for an instruction
 _VARIABLES = (".shared", ".local", ".global", ".const", ".param")
 _IGNORED = (".pragma", ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".noreturn")
 
@@ -135,6 +129,33 @@ _MOST_SCOPES = 64
 _LAST = ("ret", "exit", "bra", "trap")
 
 _Scopes = tuple[dict[str, str], ...]
+
+
+@lru_cache(maxsize=4096)
+def read_instruction(statement: str) -> Instruction | None:
+    """Return the instruction that a statement contains, or None if the statement is not an instruction.
+
+    Its line is relative to the end of the statement. Names without `%` become symbols, even if they are registers.
+
+    Raises:
+        ValueError: an operand is invalid.
+    """
+    match = _INSTRUCTION.match(statement)
+    if match is None:
+        return None
+    negated, predicate, opcode, modifiers, operands = match.groups()
+    line = -statement.count("\n", match.start(3))
+    if "\n" in statement:
+        statement, operands = " ".join(statement.split()), " ".join(operands.split())
+    texts = _OPERANDS.findall(operands) if _BRACKET.search(operands) else filter(None, operands.split(","))
+    try:
+        values = tuple([read_operand(text.strip()) for text in texts])
+    except ValueError as error:
+        raise ValueError(f"{opcode}{modifiers}: {error}") from None
+    names = tuple(modifiers.replace("::", ".")[1:].split(".")) if modifiers else ()
+    ins = Instruction(opcode, names, values, (predicate, bool(negated)) if predicate else None, line, statement)
+    _ = ins.name, ins.results, ins.sources  # Compute these properties once, for all copies of the instruction.
+    return ins
 
 
 class PtxText:
@@ -160,6 +181,18 @@ class PtxText:
             self._place = match.end()
         return match
 
+    def instruction(self) -> Instruction | None:
+        """Read an instruction. Return None if the next text is not an instruction."""
+        text, start = self._text, self._place
+        end = text.find(";", start, start + _LONGEST) + 1
+        self._place = end or start  # If the instruction is invalid, an error states the line of its end.
+        statement = text[start:end].strip()
+        read = None if statement[:1] in ".$}" else read_instruction(statement)
+        if read is None:
+            self._place = start
+            return None
+        return read.at(bisect_left(self._newlines, end) + 1 + read.line)
+
     def statement(self) -> str:
         """Read the text before the next semicolon. Raise `ParseError` if there is no semicolon."""
         start, end = self._place, self._text.find(";", self._place)
@@ -178,9 +211,9 @@ class FunctionParser:
     def __init__(self, function: Function, source: PtxText, numbers: Iterator[int]) -> None:
         """Prepare to parse the body of `function`. `numbers` yields numbers that make names unique in the module."""
         self._function, self._source, self._numbers = function, source, numbers
-        self._operands = OperandReader(function)
         self._scopes: list[dict[str, str]] = [{}]  # Unique names by declared name: a dictionary per scope, outer first.
         self._declared = 0
+        self._has_bare_names = False  # Whether a register's name does not start with `%`.
         # Resolve labels at the end, because a label may be declared after its use.
         self._branches: list[tuple[int, _Scopes]] = []
 
@@ -188,8 +221,8 @@ class FunctionParser:
         """Parse the body up to its closing brace. Raise `ParseError` if the body is incomplete."""
         source = self._source
         while self._scopes:
-            if match := source.take(_INSTRUCTION):
-                self._instruction(match)
+            if (ins := source.instruction()) is not None:
+                self._append(ins)
             elif match := source.take(_BRACE):
                 self._change_scope(match[1] == "{")
             elif match := source.take(_LABEL):
@@ -200,31 +233,21 @@ class FunctionParser:
                 self._directive(source.statement())
         self._finish()
 
-    def _instruction(self, match: re.Match[str]) -> None:
-        negated, predicate, opcode, modifiers, operands = match.groups()
-        text = match[0].strip()
-        if "\n" in text:
-            text, operands = " ".join(text.split()), " ".join(operands.split())
+    def _append(self, ins: Instruction) -> None:
         instructions = self._function.instructions
-        if len(self._scopes) > 1:
-            operands, predicate = self._resolve(operands), self._resolve(predicate or "") or None
-            if opcode in ("bra", "brx"):
+        if len(self._scopes) > 1 or self._has_bare_names:
+            if ins.opcode in ("bra", "brx"):
                 self._branches.append((len(instructions), tuple(self._scopes)))
-        read = self._operands.read
-        try:
-            values = tuple([read(text) for text in _OPERANDS.findall(operands)]) if operands else ()
-        except ValueError as error:
-            raise ValueError(f"{opcode}{modifiers}: {error}") from None
-        instructions.append(
-            Instruction(
-                opcode,
-                tuple(modifiers.replace("::", ".")[1:].split(".")) if modifiers else (),
-                values,
-                (predicate, bool(negated)) if predicate else None,
-                self._source.line_at(match.start(3)),
-                text,
-            )
-        )
+            predicate = ins.predicate and (self._resolve(ins.predicate[0]), ins.predicate[1])
+            operands = tuple(with_leaves(operand, self._resolved) for operand in ins.operands)
+            ins = replace(ins, operands=operands, predicate=predicate)
+        instructions.append(ins)
+
+    def _resolved(self, leaf: Register | Symbol) -> Register | Symbol:
+        name = self._resolve(leaf.name)
+        if isinstance(leaf, Register) or self._function.register_type(name) is not None:
+            return Register(name)
+        return Symbol(name, leaf.offset)
 
     def _change_scope(self, opens: bool) -> None:
         if not opens:
@@ -233,7 +256,6 @@ class FunctionParser:
             raise ValueError(f"more than {_MOST_SCOPES} nested scopes")
         else:
             self._scopes.append({})
-        self._operands.forget()
 
     def _finish(self) -> None:
         function = self._function
@@ -294,6 +316,7 @@ class FunctionParser:
         if not _REGISTER.fullmatch(name):
             raise ValueError(f"cannot read the register {name[:60]!r}")
         many = re.fullmatch(r"([%\w$]+)<(\d{1,18})>", name)
+        self._has_bare_names |= name[0] != "%"
         self._declared += int(many[2]) if many else 1
         if self._declared > MOST_REGISTERS:
             raise ValueError(f"more than {MOST_REGISTERS} registers in a function")

@@ -1,13 +1,29 @@
 """Represent operands of PTX instructions and their types (PTX ISA, section 5.2)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
+from kernrec.util.cached_property import cached_property
 from kernrec.util.light_dataclass import dataclass
 
 
+class _Operand:
+    @cached_property
+    def leaves(self) -> "tuple[Register | Immediate | Symbol, ...]":
+        """Return the registers, literals and symbols of an operand, in order."""
+        if isinstance(self, _LEAVES):
+            return (self,)
+        assert isinstance(self, _COMPOUND)
+        return tuple([leaf for part in parts_of(self) for leaf in part.leaves])
+
+    @cached_property
+    def registers(self) -> tuple[str, ...]:
+        """Return the names of the registers in an operand, in order. A discarded element is `_`."""
+        return tuple([leaf.name for leaf in self.leaves if isinstance(leaf, Register)])
+
+
 @dataclass(frozen=True)
-class Register:
+class Register(_Operand):
     """Virtual register or special register."""
 
     name: str
@@ -15,7 +31,7 @@ class Register:
 
 
 @dataclass(frozen=True)
-class Immediate:
+class Immediate(_Operand):
     """Literal operand."""
 
     value: int | float
@@ -25,7 +41,7 @@ class Immediate:
 
 
 @dataclass(frozen=True)
-class Symbol:
+class Symbol(_Operand):
     """Address of a variable, parameter, function or label."""
 
     name: str
@@ -33,7 +49,7 @@ class Symbol:
 
 
 @dataclass(frozen=True)
-class Address:
+class Address(_Operand):
     """Address operand `[base + offset]`."""
 
     base: "Register | Symbol | Immediate"
@@ -41,7 +57,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Vector:
+class Vector(_Operand):
     """Vector operand `{a, b, ...}`."""
 
     items: tuple["Operand", ...]
@@ -49,7 +65,7 @@ class Vector:
 
 
 @dataclass(frozen=True)
-class Pair:
+class Pair(_Operand):
     """Pair of operands `p|q`: the two destinations of `setp` or `shfl.sync`."""
 
     first: "Operand"
@@ -57,14 +73,14 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Negated:
+class Negated(_Operand):
     """Negated predicate operand `!p`."""
 
     register: Register
 
 
 @dataclass(frozen=True)
-class Texel:
+class Texel(_Operand):
     """Position in a texture or surface: `[texture, {x, y}]`."""
 
     image: "Register | Symbol"
@@ -75,32 +91,14 @@ class Texel:
     """Sampler, or None if the instruction does not name one."""
 
 
+_LEAVES = (Register, Immediate, Symbol)
+_COMPOUND = (Address, Vector, Pair, Negated, Texel)
 Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Texel
 
 
 def elements(operand: Operand) -> tuple[Operand, ...]:
     """Return the elements of a vector operand, or a tuple of the operand itself."""
     return operand.items if isinstance(operand, Vector) else (operand,)
-
-
-def leaves(operand: Operand) -> Iterator[Register | Immediate | Symbol]:
-    """Yield the registers, literals and symbols of an operand, in order."""
-    if isinstance(operand, Register | Immediate | Symbol):
-        yield operand
-        return
-    for part in parts_of(operand):
-        yield from leaves(part)
-
-
-def registers_of(operand: Operand) -> tuple[str, ...]:
-    """Return the names of the registers in an operand, in order. A discarded element is `_`."""
-    if isinstance(operand, Register):
-        return (operand.name,)
-    if isinstance(operand, Immediate | Symbol):
-        return ()
-    if isinstance(operand, Address):
-        return registers_of(operand.base)
-    return tuple([name for part in parts_of(operand) for name in registers_of(part)])
 
 
 def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:

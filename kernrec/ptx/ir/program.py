@@ -1,14 +1,15 @@
 """Define the data classes of a parsed PTX program."""
 
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import field, fields
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, NamedTuple, TypeVar
 
 from kernrec.errors import KernrecError
-from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Texel, leaves, registers_of
+from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Texel
 from kernrec.util.cached_property import cached_property
 from kernrec.util.light_dataclass import dataclass
 
@@ -33,25 +34,33 @@ class Instruction:
 
     @cached_property
     def results(self) -> frozenset[str]:
-        return frozenset(registers_of(self.operands[0])) if has_result(self) else frozenset()
+        return frozenset(self.operands[0].registers) if has_result(self) else frozenset()
 
     @cached_property
     def sources(self) -> frozenset[str]:
         """Return the registers that the instruction reads, including its predicate."""
-        read = self.operands[1:] if has_result(self) and not accumulates(self) else self.operands
-        names = [name for operand in read for name in registers_of(operand)]
+        read = self.operands[1:] if self.results and not accumulates(self) else self.operands
+        names = [name for operand in read for name in operand.registers]
         return frozenset(names if self.predicate is None else [*names, self.predicate[0]])
 
     @cached_property
     def addresses(self) -> frozenset[str]:
         """Return the registers that form addresses."""
-        places = (operand for operand in self.operands if isinstance(operand, Address | Texel))
-        return frozenset([name for place in places for name in registers_of(place)])
+        places = (operand for operand in self.operands if isinstance(operand, _PLACES))
+        return frozenset([name for place in places for name in place.registers])
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Return the opcode with all modifiers: `ld.shared.v4.b32`."""
         return ".".join((self.opcode, *self.modifiers))
+
+    def at(self, line: int) -> "Instruction":
+        """Return a copy in another line, with the properties that were already computed."""
+        copy = object.__new__(Instruction)
+        fields = copy.__dict__
+        fields.update(self.__dict__)
+        fields["line"] = line
+        return copy
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,7 @@ def accumulates(ins: Instruction) -> bool:
     return ins.opcode == "wgmma" and ins.modifiers[:1] == ("mma_async",)
 
 
+_PLACES = (Address, Texel)
 _NO_RESULT = frozenset(
     {"st", "bra", "brx", "exit", "ret", "bar", "barrier", "cp", "red", "sust", "sured", "trap", "membar", "fence"}
 )
@@ -102,16 +112,20 @@ _NO_RESULT = frozenset(
 
 def has_result(ins: Instruction) -> bool:
     """Return whether an instruction writes its first operand."""
-    if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] in (("store",), ("dealloc",)):
-        return False
     # Brackets mark an address, which the instruction only reads.
-    return not isinstance(ins.operands[0], Address | Texel)
+    if ins.opcode in _NO_RESULT or not ins.operands or isinstance(ins.operands[0], _PLACES):
+        return False
+    return not ins.modifiers or ins.modifiers[0] not in ("store", "dealloc")
 
 
 _ENDS_BLOCK = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
 _WARP_SYNCHRONOUS = frozenset(
     {"shfl", "vote", "match", "redux", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "elect"}
 )
+
+
+_MAY_SPLIT = _ENDS_BLOCK | _WARP_SYNCHRONOUS | {"mbarrier", "tcgen05", "wgmma"}
+"""Opcodes before or after which a basic block may end."""
 
 
 def ends_block(ins: Instruction) -> bool:
@@ -175,11 +189,9 @@ class Function:
         kind = self.registers.get(name) or self._of_ranges.get(name)
         if kind is not None:
             return kind
-        prefix = name.rstrip("0123456789")
+        prefix, number = _numbered(name)
         kind, count = self.ranges.get(prefix, ("", 0))
-        number = name[len(prefix) :]
-        within = 0 < len(number) < 10 and int(number) < count and (number[0] != "0" or number == "0")
-        if not within:
+        if number >= count:
             return None
         self._of_ranges[name] = kind
         return kind
@@ -195,8 +207,10 @@ class Function:
         together = False  # Whether all lanes of a warp are certain to be at this instruction.
         groups_together = False  # Whether all lanes of a warpgroup are certain to be at this instruction.
         for i, ins in enumerate(self.instructions):
-            together = together and i not in starts
-            groups_together = groups_together and i not in starts
+            if i in starts:
+                together = groups_together = False
+            if ins.opcode not in _MAY_SPLIT:
+                continue
             if ends_block(ins):
                 starts.add(i + 1)
             if ins.opcode == "mbarrier" and ins.modifiers[:1] in (("test_wait",), ("try_wait",)):
@@ -221,14 +235,22 @@ class Function:
     @cached_property
     def symbols(self) -> frozenset[str]:
         """Return the variables, parameters and labels that the instructions use."""
-        operands = (o for ins in self.instructions for o in ins.operands if not isinstance(o, Register | Immediate))
-        return frozenset(leaf.name for operand in operands for leaf in leaves(operand) if isinstance(leaf, Symbol))
+        operands = [o for ins in self.instructions for o in ins.operands if not isinstance(o, Register)]
+        return frozenset([leaf.name for o in operands for leaf in o.leaves if isinstance(leaf, Symbol)])
 
     @cached_property
     def block_index(self) -> dict[str, int]:
         """Return the index of the basic block that follows each label."""
         index = {label: block.index for block in self.blocks for label in block.labels}
         return {label: index.get(label, len(self.blocks)) for label in self.labels}
+
+
+@lru_cache(maxsize=1 << 14)
+def _numbered(name: str) -> tuple[str, float]:
+    """Return a register's prefix and its number in a range such as `%r<20>`, or infinity if it has no number."""
+    prefix = name.rstrip("0123456789")
+    number = name[len(prefix) :]
+    return prefix, int(number) if 0 < len(number) < 10 and (number[0] != "0" or number == "0") else math.inf
 
 
 def cached_analysis(analysis: Callable[[Function], R]) -> Callable[[Function], R]:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from kernrec.ptx.ir.operand import BITS
+from kernrec.ptx.ir.operand import BITS, agrees
+from kernrec.util.cached_property import cached_property
 from kernrec.util.light_dataclass import dataclass
 
 
@@ -23,6 +24,12 @@ class Slot:
     """Number of elements of a vector. 0 allows any number that fits, as in `mov.b64 %rd1, {%r1, %r2}`."""
     optional: bool = False
     """Whether this operand and all later operands may be omitted."""
+
+    @cached_property
+    def register_types(self) -> frozenset[str]:
+        """Return the types of single registers that this operand accepts."""
+        takes_register = self.role in ("read", "write") and self.vector <= 1
+        return frozenset(name for name in BITS if takes_register and agrees(name, self.type, self.wider))
 
 
 Slots = tuple[Slot, ...]

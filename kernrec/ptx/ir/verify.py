@@ -17,7 +17,6 @@ from kernrec.ptx.ir.operand import (
     Texel,
     Vector,
     agrees,
-    registers_of,
 )
 from kernrec.ptx.ir.program import Function, Instruction, Module, ParseError
 from kernrec.ptx.ir.signatures import Slot, signature
@@ -42,21 +41,31 @@ def verify(module: Module) -> None:
                 raise ParseError(f"{ins.name}: {error}", ins.line) from None
 
 
+class _RegisterTypes(dict[str, str]):
+    """Type of each register that a function uses, or an empty string if the register is not declared."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    def __missing__(self, name: str) -> str:
+        kind = self[name] = self._function.register_type(name) or _special(name) or ""
+        return kind
+
+
 class _FunctionCheck:
     """Checks of one function. They raise `ValueError`."""
 
     def __init__(self, module: Module, function: Function) -> None:
-        self._function = function
         parameters = (v.name for v in (*function.parameters, *function.returns))
         self._symbols = {*module.variables, *module.functions, *function.variables, *parameters}
-        self._types: dict[str, str] = {}
+        self._types = _RegisterTypes(function)
 
     def check(self, ins: Instruction) -> None:
         if ins.predicate is not None and self._type(ins.predicate[0]) != "pred":
             raise ValueError(f"the guard {ins.predicate[0]} is not a predicate")
         slots = signature(ins.opcode, ins.modifiers)
         if slots is None:
-            for register in (name for operand in ins.operands for name in registers_of(operand) if name != "_"):
+            for register in (name for operand in ins.operands for name in operand.registers if name != "_"):
                 self._type(register)
             return
         if len(ins.operands) != len(slots):
@@ -64,8 +73,10 @@ class _FunctionCheck:
             if not fewest <= len(ins.operands) <= len(slots):
                 expected = fewest if fewest == len(slots) else f"{fewest} to {len(slots)}"
                 raise ValueError(f"{len(ins.operands)} operands; expected {expected}")
+        types = self._types
         for slot, operand in zip(slots, ins.operands, strict=False):
-            self._operand(slot, operand)
+            if not (isinstance(operand, Register) and types[operand.name] in slot.register_types):
+                self._operand(slot, operand)
 
     def _operand(self, slot: Slot, operand: Operand) -> None:
         if isinstance(operand, Register) and slot.role in ("read", "write") and slot.vector <= 1:
@@ -148,12 +159,8 @@ class _FunctionCheck:
             raise ValueError(f"{symbol.name!r} is not declared")
 
     def _type(self, name: str) -> str:
-        kind = self._types.get(name)
-        if kind is None:
-            kind = self._function.register_type(name) or _special(name)
-            if kind is None:
-                raise ValueError(f"register {name} is not declared")
-            self._types[name] = kind
+        if not (kind := self._types[name]):
+            raise ValueError(f"register {name} is not declared")
         return kind
 
 
