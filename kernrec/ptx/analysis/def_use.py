@@ -1,6 +1,6 @@
 """Locate the writes and reads of each register of a function."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -67,12 +67,13 @@ def with_local_names(function: Function) -> Function:
 
     Inline assembly and unrolled code reuse a few names, which hides independent values.
     """
-    writers: Counter[str] = Counter()
+    written: set[str] = set()
+    several: set[str] = set()
     for ins in function.instructions:
-        writers.update(ins.results)
+        several |= written & ins.results
+        written |= ins.results
     sums = {name for ins in function.instructions if accumulates(ins) for name in ins.results}
-    several = {name for name, count in writers.items() if count > 1} - sums
-    often = {name for name in several if function.register_type(name) is not None}
+    often = {name for name in several - sums if function.register_type(name) is not None}
     if not often:
         return function
     registers = dict(function.registers)

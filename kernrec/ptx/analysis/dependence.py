@@ -36,19 +36,23 @@ class Dependence:
     """Kind of instruction: `branch`, `load` or `store`."""
 
 
+_LOADS = frozenset({"ld", "ldu", "tex", "tld4", "suld", "cp"})
+
+
 def loads_global(ins: Instruction) -> bool:
     """Return whether an instruction reads global memory."""
-    return (
-        (ins.opcode in ("ld", "ldu") and "global" in ins.modifiers)
-        or ins.opcode in ("tex", "tld4", "suld")
-        or _copies_from_global(ins)
-    )
+    if ins.opcode not in _LOADS:
+        return False
+    return "global" in ins.modifiers if ins.opcode in ("ld", "ldu") else ins.opcode != "cp" or _copies_from_global(ins)
 
 
 def _copies_from_global(ins: Instruction) -> bool:
     if ins.opcode != "cp" or "prefetch" in ins.modifiers:
         return False
     return [mark for mark in ins.modifiers if mark in ("global", "shared")][-1:] == ["global"]
+
+
+_STORES = frozenset({"st", "red", "atom", "sust", "sured", "cp"})
 
 
 def stores_global(ins: Instruction) -> bool:
@@ -62,7 +66,8 @@ def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]
     """Yield the index of each load from global memory, and its position in a chain of dependent loads."""
     depths: dict[str, int] = {}  # Length of the longest chain of loads that leads to each register's value
     for number, ins in enumerate(instructions):
-        depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
+        chains = [depths[name] for name in ins.sources if name in depths] if depths else ()
+        depth = max(chains) if chains else 0
         if loads_global(ins):
             depth += 1
             yield number, depth
@@ -78,8 +83,9 @@ def data_dependences(function: Function) -> list[Dependence]:
     def users(place: int) -> list[int]:
         return [user for name in instructions[place].results for user in readers.get(name, ())]
 
+    reading = [place for place, ins in enumerate(instructions) if ins.opcode in _LOADS or ins.opcode == "atom"]
     for shared in (False, True):  # Whether shared memory contains a value that depends on data.
-        loads = [place for place, ins in enumerate(instructions) if _from_memory(ins, shared)]
+        loads = [place for place in reading if _from_memory(instructions[place], shared)]
         reached = [instructions[place] for place in reachable(loads, users)]
         if not any(ins.opcode in ("st", "cp", "red") and "shared" in ins.modifiers for ins in reached):
             break
@@ -88,13 +94,13 @@ def data_dependences(function: Function) -> list[Dependence]:
     for ins in instructions:
         if ins.opcode in ("bra", "brx"):
             kind, names = "branch", ins.sources
-        elif ins.opcode in ("ld", "ldu", "tex", "tld4", "suld") or _copies_from_global(ins):
+        elif ins.opcode in _LOADS and (ins.opcode != "cp" or _copies_from_global(ins)):
             kind, names = "load", ins.addresses
-        elif ins.opcode in ("st", "red", "atom", "sust", "sured", "cp"):
+        elif ins.opcode in _STORES:
             kind, names = "store", ins.addresses
         else:
             continue
-        if tainted & names:
+        if not tainted.isdisjoint(names):
             dependences.append(Dependence(ins.line, ins.text.strip(), kind))
     return dependences
 

@@ -75,7 +75,7 @@ def live_by_block(function: Function) -> list[int]:
             if new := ins.sources - live:
                 live |= new
                 alive += size(new)
-            most = max(most, alive)
+                most = max(most, alive)
         peaks.append(most)
     return peaks
 

@@ -145,8 +145,9 @@ class _Lowering:
         self.issue: list[dict[str, int]] = [{} for _ in function.blocks]
         costs = folded_costs(function, self.def_use, self.divergent)
         for block, cost in zip(self.def_use.block_of, costs, strict=True):
+            issue = self.issue[block]
             for name, count in cost:
-                self._add(block, name, count)
+                issue[name] = issue.get(name, 0) + count
         self._add(0, "move", _PROLOGUE)
         predicated = self._predicate_short_branches()
         self._reconverge(predicated)

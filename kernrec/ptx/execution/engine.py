@@ -1,6 +1,5 @@
 """Encode a kernel as the flat arrays that the compiled engine (`engine/`) reads, and define its reports."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,80 +98,78 @@ class _Encoder:
         self._registers: dict[str, int] = {}
         self._specials: dict[str, int] = {}
         self._symbols: dict[str, int] = {}
-        self._operands: list[tuple[int, int, int, int]] = []
+        self._rows: dict[int, list[int]] = {}  # Encoded operands by id, because many instructions share an operand.
 
     def code(self) -> Code:
         function = self._function
-        instructions = []
+        instructions: list[int] = []
+        operands: list[int] = []
         for ins in function.instructions:
             guard, negated = (
                 (-1, False) if ins.predicate is None else (self._register(ins.predicate[0]), ins.predicate[1])
             )
             name = self._names.setdefault(ins.name, len(self._names))
-            instructions.append((name, len(ins.operands), guard, int(negated)))
-            branches = ins.opcode in ("bra", "brx")
+            instructions += (name, len(ins.operands), guard, negated)
             for operand in ins.operands:
-                self._operand(operand, branches)
-        blocks, first = [], 0
+                if isinstance(operand, Symbol):
+                    operands += self._symbol(operand, ins.opcode in ("bra", "brx"))
+                    continue
+                rows = self._rows.get(id(operand))
+                if rows is None:
+                    rows = self._rows[id(operand)] = self._operand(operand)
+                operands += rows
+        blocks: list[int] = []
+        first = 0
         for block in function.blocks:
             head, last = block.instructions[0], block.instructions[-1]
             count = len(block.instructions)
             flags = (ends_block(last), is_warp_synchronous(head), spins(block), False)
-            blocks.append((first, count, *map(int, flags)))
+            blocks += (first, count, *flags)
             first += count
         widths = [register_width(function.register_type(name) or "b32") for name in self._registers]
-        code, operands = _flat(instructions), _flat(self._operands)
         names = [name.split(".") for name in self._names]
-        return Code(names, code, operands, _flat(blocks), widths, [*self._specials], [*self._symbols])
+        code, values, parts = (np.array(rows, np.int64) for rows in (instructions, operands, blocks))
+        return Code(names, code, values, parts, widths, [*self._specials], [*self._symbols])
 
     def _register(self, name: str) -> int:
         return self._registers.setdefault(name, len(self._registers))
 
-    def _add(self, kind: int, number: int = 0, value: int = 0, parts: int = 0) -> None:
-        self._operands.append((kind, number, value, parts))
-
-    def _operand(self, operand: Operand, branches: bool) -> None:
+    def _operand(self, operand: Operand) -> list[int]:
         if isinstance(operand, Register):
-            if operand.name in self._registers:
-                self._add(_REGISTER, self._registers[operand.name])
-            elif operand.name == "_":
-                self._add(_NONE)
-            elif self._function.register_type(operand.name) is not None:
-                self._add(_REGISTER, self._register(operand.name))
-            elif is_special(operand.name):
+            if operand.name == "_":
+                return _row(_NONE)
+            if operand.name in self._registers or self._function.register_type(operand.name) is not None:
+                return _row(_REGISTER, self._register(operand.name))
+            if is_special(operand.name):
                 number = self._specials.setdefault(operand.name, len(self._specials))
-                self._add(_SPECIAL, number, special_width(operand.name))
-            else:
-                self._add(_OTHER)
-        elif isinstance(operand, Immediate):
+                return _row(_SPECIAL, number, special_width(operand.name))
+            return _row(_OTHER)
+        if isinstance(operand, Immediate):
             if operand.kind in _LITERALS:
-                self._add(_LITERALS[operand.kind], 0, signed(int(operand.value)))
-            else:
-                self._add(_DECIMAL, 0, int(np.float64(operand.value).view(np.int64)))
-        elif isinstance(operand, Symbol):
-            self._symbol(operand, branches)
-        else:
-            parts = parts_of(operand)
-            offset = signed(operand.offset) if isinstance(operand, Address) else 0
-            self._add(_COMPOSED[type(operand)], 0, offset, len(parts))
-            for part in parts:
-                self._operand(part, False)
+                return _row(_LITERALS[operand.kind], 0, signed(int(operand.value)))
+            return _row(_DECIMAL, 0, int(np.float64(operand.value).view(np.int64)))
+        if isinstance(operand, Symbol):
+            return self._symbol(operand, False)
+        parts = parts_of(operand)
+        offset = signed(operand.offset) if isinstance(operand, Address) else 0
+        rows = _row(_COMPOSED[type(operand)], 0, offset, len(parts))
+        for part in parts:
+            rows += self._operand(part)
+        return rows
 
-    def _symbol(self, symbol: Symbol, branches: bool) -> None:
+    def _symbol(self, symbol: Symbol, branches: bool) -> list[int]:
         index, tables = self._function.block_index, self._function.tables
         if branches and symbol.name in tables:
-            self._add(_VECTOR, parts=len(tables[symbol.name]))
-            for label in tables[symbol.name]:
-                self._add(_LABEL, 0, index[label])
-        elif branches and symbol.name in index:
-            self._add(_LABEL, 0, index[symbol.name])
-        else:
-            number = self._symbols.setdefault(symbol.name, len(self._symbols))
-            self._add(_SYMBOL, number, signed(symbol.offset))
+            labels = tables[symbol.name]
+            return [*_row(_VECTOR, parts=len(labels)), *(n for label in labels for n in _row(_LABEL, 0, index[label]))]
+        if branches and symbol.name in index:
+            return _row(_LABEL, 0, index[symbol.name])
+        number = self._symbols.setdefault(symbol.name, len(self._symbols))
+        return _row(_SYMBOL, number, signed(symbol.offset))
 
 
-def _flat(rows: Sequence[tuple[int, ...]]) -> np.ndarray[Any, Any]:
-    return np.array(rows, np.int64).reshape(-1)
+def _row(kind: int, number: int = 0, value: int = 0, parts: int = 0) -> list[int]:
+    return [kind, number, value, parts]
 
 
 def signed(value: int) -> int:
