@@ -5,7 +5,6 @@ The emulator skips these computations if nobody needs the kernel's results: most
 
 from kernrec.ptx.analysis.def_use import DefUse, reachable
 from kernrec.ptx.analysis.dependence import COMPUTES
-from kernrec.ptx.ir.operand import registers_of
 from kernrec.ptx.ir.program import Function, Instruction, cached_analysis
 
 _VOTES = frozenset({"shfl", "vote", "match", "redux"})
@@ -31,7 +30,7 @@ def unneeded_results(function: Function) -> frozenset[int]:
         elif not _computes(ins):
             needed += ins.sources
         elif ins.opcode in _VOTES:
-            needed += registers_of(ins.operands[-1])
+            needed += ins.operands[-1].registers
     names = reachable(needed, lambda name: [s for ins in uses.writing(name) if _computes(ins) for s in ins.sources])
     writers = [ins for name in names for ins in uses.writing(name)]
     if any(ins.opcode == "tensormap" for ins in instructions) or not all(map(_is_independent, writers)):
