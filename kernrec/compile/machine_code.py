@@ -192,12 +192,12 @@ def _code(content: memoryview, sm: int, lines: Sequence[tuple[int, int]], symbol
         moved = access_bytes(low, high, sm) if name in SIZED else 0
         instructions.append(MachineInstruction(position, line, opcode, name, moved, target))
     edges = [0, *sorted(start for start in starts if 0 < start < end), end]
-    kept: list[MachineInstruction] = []
+    main: list[MachineInstruction] = []
     for first, last in pairwise(edges):
         block = instructions[first:last]
         if not any(ins.opcode == "CALL" and _SLOW_PATH in names.get(ins.target or 0, "") for ins in block):
-            kept += [ins for ins in block if ins.name != PADDING and ins.target != ins.position]
-    return MachineCode(tuple(kept), tuple(edges))
+            main += [ins for ins in block if ins.name != PADDING and ins.target != ins.position]
+    return MachineCode(tuple(main), tuple(edges))
 
 
 def _target(position: int, low: int, high: int, opcode: str, sm: int) -> int:
