@@ -306,10 +306,17 @@ NB_MODULE(_engine, module) {
         if (map.size() < 128) throw nb::value_error("a tensor map has 128 bytes");
         decode_tensor_map(static_cast<const uint8_t*>(map.data()));
     });
-    module.def("reuse_times", [](Flat<int64_t> units) { return array_of(reuse_times(units.data(), units.size(), 0)); });
-    module.def("reuse", [](Flat<int64_t> steps, Flat<int64_t> warps, Flat<int64_t> sectors) {
-        Reuse made = reuse(steps.data(), warps.data(), sectors.data(), sectors.size());
-        return nb::make_tuple(array_of(std::move(made.by_request)), array_of(std::move(made.by_warp)));
+    module.def("first_requests", [](Flat<int64_t> units) {
+        const std::vector<uint32_t> times = reuse_times(units.data(), units.size(), 0);
+        std::vector<int64_t> first;
+        for (size_t i = 0; i < times.size(); i++)
+            if (times[i] == kNever) first.push_back(int64_t(i));
+        return array_of(std::move(first));
+    });
+    module.def("reuse", [](Flat<int64_t> steps, Flat<uint8_t> warps, Flat<int64_t> sectors, Flat<bool> loads,
+                           const std::vector<double>& lines) {
+        const Reuse made = reuse(steps.data(), warps.data(), sectors.data(), loads.data(), sectors.size(), lines);
+        return nb::make_tuple(made.hits, made.warp_hits, made.warps);
     });
     nb::class_<Touched>(module, "Touched")
         .def("__init__",

@@ -2,12 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <numeric>
 
 #include "batch.h"
 #include "cost.h"
 
 namespace kernrec {
+
+const UnitSet::Recent& UnitSet::look_up(uint64_t page) {
+    uint64_t* words = pages_[page].words;
+    if (pages_.size() > recent_.size()) recent_.assign(4 * recent_.size(), {});
+    return recent_[page & (recent_.size() - 1)] = {page, words};
+}
 
 // Call a function with each word of the pages, in ascending order, and the number of its first unit.
 template <class Each>
@@ -85,54 +91,65 @@ BlockWatch* Batch::watch_of(uint32_t warp) {
     return block < watches_.size() ? watches_[block] : nullptr;
 }
 
-std::vector<int64_t> reuse_times(const int64_t* sectors, size_t count, uint32_t shift) {
+std::vector<uint32_t> reuse_times(const int64_t* sectors, size_t count, uint32_t shift) {
     constexpr int64_t kPageUnits = 512;
-    using Page = std::array<int64_t, kPageUnits>;  // 1 + index of the last request of each unit, or 0
-    std::unordered_map<int64_t, Page> pages;       // pages keep their address when others are added
+    using Page = std::array<uint32_t, kPageUnits>;  // 1 + index of the last request of each unit, or 0
+    std::unordered_map<int64_t, Page> pages;        // pages keep their address when others are added
     std::pair<int64_t, Page*> recent[1024] = {};
-    std::vector<int64_t> times(count);
-    for (size_t i = 0; i < count; i++) {
+    std::vector<uint32_t> times(count);
+    for (uint32_t i = 0; i < count; i++) {
         const int64_t unit = sectors[i] >> shift, number = unit / kPageUnits;
         auto& [page, last] = recent[number % std::size(recent)];
         if (page != number || !last) page = number, last = &pages[number];
-        int64_t& at = (*last)[unit % kPageUnits];
-        times[i] = at ? int64_t(i) + 1 - at : kNever;
-        at = int64_t(i) + 1;
+        uint32_t& at = (*last)[unit % kPageUnits];
+        times[i] = at ? i + 1 - at : kNever;
+        at = i + 1;
     }
     return times;
 }
 
-Reuse reuse(const int64_t* steps, const int64_t* warps, const int64_t* sectors, size_t count) {
-    const std::vector<int64_t> times = reuse_times(sectors, count, 0);
-    std::vector<size_t> repeats(count + 1);  // requests whose line was last requested n requests ago
-    for (const int64_t time : reuse_times(sectors, count, kLineShift)) repeats[std::min(size_t(time), count)]++;
+Reuse reuse(const int64_t* steps, const uint8_t* warps, const int64_t* sectors, const bool* loads, size_t count,
+            const std::vector<double>& lines) {
+    std::vector<uint32_t> repeats(count + 1);  // requests whose line was last requested n requests ago
+    for (const uint32_t time : reuse_times(sectors, count, kLineShift)) repeats[std::min<size_t>(time, count)]++;
     std::vector<double> footprint(count + 1);  // average number of distinct lines in n consecutive requests
     size_t longer = count;                     // requests whose line was not among the last n requests
     for (size_t n = 0; n < count; n++) {
         longer -= repeats[n];
         footprint[n + 1] = footprint[n] + double(longer) / double(count);
     }
-    Reuse made;
-    made.by_request.resize(count);
-    std::vector<double> shared(count);
-    std::map<int64_t, std::pair<int64_t, size_t>> loads;  // step and index in `by_warp` of each warp's last load
-    auto load = loads.end();
+    std::vector<uint32_t> times = reuse_times(sectors, count, 0), by_warp;
+    std::fill(repeats.begin(), repeats.end(), 0);  // loads whose sector was last requested at most n requests ago
+    for (size_t i = 0; i < count; i++)
+        if (loads[i] && times[i] != kNever) repeats[times[i]]++;
+    std::partial_sum(repeats.begin(), repeats.end(), repeats.begin());
+    std::map<uint8_t, std::pair<int64_t, size_t>> last;  // step and index in `by_warp` of each warp's last request
+    auto request = last.end();
     for (size_t i = 0; i < count; i++) {
-        const size_t time = size_t(times[i]);
-        made.by_request[i] = times[i] == kNever ? std::numeric_limits<double>::infinity() : footprint[time];
         // Warps that request a sector in the same step wait together for the first warp's request.
-        shared[i] = time <= i && steps[i - time] == steps[i] ? shared[i - time] : made.by_request[i];
-        if (load == loads.end() || load->first != warps[i]) load = loads.try_emplace(warps[i], -1, 0).first;
-        auto& [step, place] = load->second;
+        if (times[i] <= i && steps[i - times[i]] == steps[i]) times[i] = times[i - times[i]];
+        if (request == last.end() || request->first != warps[i]) request = last.try_emplace(warps[i], -1, 0).first;
+        auto& [step, place] = request->second;
         if (step != steps[i]) {
             step = steps[i];
-            place = made.by_warp.size();
-            made.by_warp.push_back(0);
+            place = by_warp.size();
+            by_warp.push_back(0);
         }
-        made.by_warp[place] = std::max(made.by_warp[place], shared[i]);
+        by_warp[place] = std::max(by_warp[place], times[i]);
+    }
+    Reuse made;
+    made.warps = by_warp.size();
+    for (const double size : lines) {  // the footprint grows with time, so all times up to a maximum hit
+        const auto stop = uint32_t(std::upper_bound(footprint.begin(), footprint.end(), size) - footprint.begin());
+        made.hits.push_back(stop ? repeats[stop - 1] : 0);
+        const auto is_hit = [stop](uint32_t time) { return time < stop; };
+        made.warp_hits.push_back(uint64_t(std::count_if(by_warp.begin(), by_warp.end(), is_hit)));
     }
     return made;
 }
+
+// A trace of this many sectors probably becomes as long as it may. Then it is not moved again.
+constexpr size_t kLongTrace = 1 << 16, kReserved = size_t(kMostKept) + 4096;
 
 void Batch::touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, const int64_t* addresses, uint32_t mask,
                   uint32_t bytes) {
@@ -150,9 +167,15 @@ void Batch::touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, const int
 void Batch::watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read) {
     if (!std::is_sorted(sectors.begin(), sectors.end())) std::sort(sectors.begin(), sectors.end());
     sectors.erase(std::unique(sectors.begin(), sectors.end()), sectors.end());
+    if (watch.sectors.size() >= kLongTrace && watch.sectors.capacity() < kMostKept) {
+        watch.steps.reserve(kReserved);
+        watch.sectors.reserve(kReserved);
+        watch.warps.reserve(kReserved);
+        watch.reads.reserve(kReserved);
+    }
     watch.sectors.insert(watch.sectors.end(), sectors.begin(), sectors.end());
     watch.steps.resize(watch.sectors.size(), turn_);
-    watch.warps.resize(watch.sectors.size(), warp % warps_per_block);
+    watch.warps.resize(watch.sectors.size(), uint8_t(warp % warps_per_block));
     watch.reads.resize(watch.sectors.size(), read);
 }
 

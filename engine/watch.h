@@ -17,9 +17,9 @@ class UnitSet {
     // Add `count` units from `first`: at most 8, within an aligned group of 8.
     void add(uint64_t first, uint32_t count) {
         const uint64_t page = first / kPageUnits;
-        Recent& recent = recent_[page % std::size(recent_)];
-        if (page != recent.page || !recent.words) recent = {page, pages_[page].words};
-        recent.words[first % kPageUnits / 64] |= ((uint64_t(1) << count) - 1) << first % 64;
+        const Recent* recent = &recent_[page & (recent_.size() - 1)];
+        if (page != recent->page || !recent->words) recent = &look_up(page);
+        recent->words[first % kPageUnits / 64] |= ((uint64_t(1) << count) - 1) << first % 64;
     }
     // Return the numbers of aligned groups of 8 units with a unit in the set, in ascending order.
     std::vector<int64_t> groups() const;
@@ -36,14 +36,15 @@ class UnitSet {
     const std::unordered_map<uint64_t, Page>& pages() const { return pages_; }
 
   private:
-    template <class Each>
-    void each_word(Each each) const;
     struct Recent {
         uint64_t page = 0;
         uint64_t* words = nullptr;
     };
+    template <class Each>
+    void each_word(Each each) const;
+    const Recent& look_up(uint64_t page);
     std::unordered_map<uint64_t, Page> pages_;  // pages keep their address when others are added
-    Recent recent_[256];                        // lanes often access different pages in turn
+    std::vector<Recent> recent_ = std::vector<Recent>(16);  // lanes often access different pages in turn
 };
 
 constexpr int64_t kMostKept = 1 << 20;  // maximum sectors per batch of blocks; later sectors are dropped
@@ -65,25 +66,27 @@ struct Touched {
 struct BlockWatch {
     // Distinct sectors of each warp's loads and stores, in order of execution. A step is the number of basic blocks
     // that the batch ran before. Warps are numbered within the block. A sector is an address / 32. `reads` marks loads.
-    std::vector<int64_t> steps, warps, sectors;
-    std::vector<uint8_t> reads;
+    std::vector<int64_t> steps, sectors;
+    std::vector<uint8_t> warps, reads;
     std::vector<int64_t> atomics;  // addresses of atomic operations
     std::map<std::pair<uint32_t, bool>, Touched> touched;  // keyed by (buffer, whether it was written)
 };
 
-constexpr int64_t kNever = int64_t(1) << 40;
+constexpr uint32_t kNever = ~0u;
 constexpr uint32_t kLineShift = 2;  // a cache line has 4 sectors
 
 // Return for each request how many requests ago its unit was last requested, or `kNever`. A unit is a sector,
 // or an aligned group of 2^`shift` sectors.
-std::vector<int64_t> reuse_times(const int64_t* sectors, size_t count, uint32_t shift);
+std::vector<uint32_t> reuse_times(const int64_t* sectors, size_t count, uint32_t shift);
 
-// Distances of a block's requests: the average number of distinct lines that the block requests between two requests of
-// the same sector. A first request has an infinite distance.
+// Hits of a block's loads in LRU caches. A request hits if the average number of distinct lines that the block requests
+// since its last request of the sector is at most the size of the cache. The first request of a sector never hits.
 struct Reuse {
-    std::vector<double> by_request;
-    std::vector<double> by_warp;  // longest distance of the sectors that a warp requests in one step
+    std::vector<uint64_t> hits;        // requests that hit in a cache of each size
+    std::vector<uint64_t> warp_hits;  // warps' steps of which all requests hit, by size
+    uint64_t warps = 0;                // steps in which a warp requests sectors, in total over all warps
 };
-Reuse reuse(const int64_t* steps, const int64_t* warps, const int64_t* sectors, size_t count);
+Reuse reuse(const int64_t* steps, const uint8_t* warps, const int64_t* sectors, const bool* loads, size_t count,
+            const std::vector<double>& lines);
 
 }  // namespace kernrec

@@ -55,17 +55,16 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
     loads = trace.only(is_read=True)
     if not (count := len(loads.sector)):
         return
-    # The distance is the number of distinct lines since the last request of a sector, and infinite for the first.
-    distance, farthest = engine().reuse(loads.step, loads.warp, loads.sector)
-    for size in CACHE_KIB:
-        yield f"reuse.{size}", np.count_nonzero(distance <= size * _LINES_PER_KIB) / count
-        yield f"reuse.wait.{size}", np.count_nonzero(farthest <= size * _LINES_PER_KIB) / len(farthest)
+    lines = [float(size * _LINES_PER_KIB) for size in (*CACHE_KIB, *AGAIN_KIB)] + [math.inf]
+    hits, warp_hits, warps = engine().reuse(loads.step, loads.warp, loads.sector, loads.is_read, lines)
+    for size, requests, steps in zip(CACHE_KIB, hits, warp_hits, strict=False):
+        yield f"reuse.{size}", requests / count
+        yield f"reuse.wait.{size}", steps / warps
     if loads is not trace:
-        distance = engine().reuse(trace.step, trace.warp, trace.sector)[0][trace.is_read]
-    repeated = distance[np.isfinite(distance)]
-    far = [np.count_nonzero(repeated > size * _LINES_PER_KIB) / count for size in AGAIN_KIB]
-    if far[0] > 0.0:
-        yield from ((f"again.{size}", share) for size, share in zip(AGAIN_KIB, far, strict=True))
+        hits = engine().reuse(trace.step, trace.warp, trace.sector, trace.is_read, lines)[0]
+    *hits, repeats = hits[len(CACHE_KIB) :]
+    if repeats > hits[0]:
+        yield from ((f"again.{size}", (repeats - hit) / count) for size, hit in zip(AGAIN_KIB, hits, strict=True))
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
@@ -88,7 +87,7 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
     """Return the sectors that a block reads (or writes), each combined with the time of its first request."""
     chosen = trace.only(read)
-    first = np.flatnonzero(engine().reuse_times(chosen.sector) > len(chosen.sector))
+    first = engine().first_requests(chosen.sector)
     return np.sort(chosen.step[first] * (1 << 44) + chosen.sector[first])
 
 

@@ -1,5 +1,6 @@
 """Test cache behavior, launch profiles and arguments of launches."""
 
+import math
 from collections import OrderedDict
 
 import numpy as np
@@ -91,49 +92,56 @@ def trace(sectors: list[int], *, step: list[int] | None = None, read: bool = Tru
     """Return a trace of one warp. Each request is a separate step unless `step` gives the steps."""
     count = len(sectors)
     steps = np.arange(count) if step is None else np.array(step)
-    return BlockTrace(steps, np.zeros(count, np.int64), np.array(sectors), np.full(count, read))
+    return BlockTrace(steps, np.zeros(count, np.uint8), np.array(sectors), np.full(count, read))
 
 
-def distances(sectors: np.ndarray) -> np.ndarray:
-    steps = np.arange(len(sectors))
-    return engine().reuse(steps, np.zeros_like(steps), sectors)[0]
+def hits(sectors: list[int] | np.ndarray, *lines: float) -> list[int]:
+    """Return how many of one warp's loads hit in an LRU cache with each number of lines."""
+    steps, warps, loads = np.arange(len(sectors)), np.zeros(len(sectors), np.uint8), np.ones(len(sectors), np.bool_)
+    requests: list[int] = engine().reuse(steps, warps, np.array(sectors, np.int64), loads, list(map(float, lines)))[0]
+    return requests
 
 
 def again_metrics(trace: BlockTrace) -> dict[str, float]:
     return {metric: value for metric, value in reuse_metrics(trace) if metric.startswith("again.")}
 
 
-@given(st.lists(st.integers(0, 20), max_size=200))
-def test_reuse_time_is_the_distance_to_the_previous_use(units):
-    times = engine().reuse_times(np.array(units, np.int64))
-    for i, unit in enumerate(units):
-        earlier = [j for j in range(i) if units[j] == unit]
-        assert times[i] == i - earlier[-1] if earlier else times[i] > len(units)
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=200))
+def test_hits_follow_from_reuse_times(lines):
+    last, times = dict[int, int](), []
+    for i, line in enumerate(lines):
+        times.append(i - last[line] if line in last else len(lines))
+        last[line] = i
+    footprint = [0.0]
+    for n in range(len(lines)):
+        footprint.append(footprint[-1] + sum(time > n for time in times) / len(lines))
+    repeats = [footprint[time] for time in times if time < len(lines)]
+    sizes = (0, 1, 2, 5, 10, 20, math.inf)
+    assert hits([LINE * line for line in lines], *sizes) == [sum(d <= size for d in repeats) for size in sizes]
+    first = engine().first_requests(np.array(lines))
+    assert first.tolist() == [i for i, line in enumerate(lines) if line not in lines[:i]]
 
 
 @pytest.mark.parametrize("lines", [8, 100])
 def test_repeated_pass_hits_a_cache_that_holds_all_lines(lines):
     sectors = [line * LINE for line in range(lines)] * 50
-    distance = distances(np.array(sectors))
-    assert np.isinf(distance[:lines]).all()
-    assert distance[lines:] == pytest.approx(lines, rel=0.05)
+    assert hits(sectors, 0.95 * lines, 1.05 * lines) == [0, 49 * lines]
 
 
 @given(st.integers(0, 1 << 32))
 def test_hit_rates_match_an_lru_cache(seed):
     draw = np.random.default_rng(seed)
     lines = np.minimum(draw.geometric(0.01, 2000), 500)
-    distance = distances(lines * LINE)
     for size in (8, 32, 64, 256):
         cache: OrderedDict[int, None] = OrderedDict()
-        hits = 0
+        expected = 0
         for line in lines.tolist():
-            hits += line in cache
+            expected += line in cache
             cache[line] = None
             cache.move_to_end(line)
             if len(cache) > size:
                 cache.popitem(last=False)
-        assert (distance <= size).mean() == pytest.approx(hits / len(lines), abs=0.05)
+        assert hits(lines * LINE, size)[0] / len(lines) == pytest.approx(expected / len(lines), abs=0.05)
 
 
 def test_load_waits_unless_all_its_sectors_are_cached():
