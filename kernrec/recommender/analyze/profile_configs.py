@@ -109,6 +109,9 @@ class ConfigProfiler:
         pending: list[ProfileRow] = []
         done, stopped, saved = 0, 0, time.monotonic()
         enough = min(_HOPELESS, len(configs))
+        processes = self.options.processes
+        if isinstance(processes, int):
+            processes = min(processes, max(1, len(configs)))  # The first task starts all processes.
 
         def save() -> None:
             if pending:
@@ -119,7 +122,7 @@ class ConfigProfiler:
                 pending.clear()
 
         try:
-            outcomes = outcomes_of(self.kernel, configs, self.target, self.options.processes)
+            outcomes = outcomes_of(self.kernel, configs, self.target, processes)
             for result in outcomes if configs else ():
                 if isinstance(result, ProfileFailure):
                     failures.append(result)
