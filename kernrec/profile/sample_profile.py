@@ -78,6 +78,7 @@ from kernrec.ptx.analysis.wide_access import with_warp_aggregation, with_wide_ac
 from kernrec.ptx.execution.emulator import Emulation, check_block
 from kernrec.ptx.execution.watched import SECTOR, BlockAccesses, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.ir.program import BasicBlock, Function
 from kernrec.ptx.ir.special_registers import warps_of
 from kernrec.ptx.state.results import Array
 from kernrec.util.engine import module as engine
@@ -237,7 +238,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     totals = {metric: value * within for metric, value in middle.items()}
     # Executions of each basic block by each warp, summed over the blocks of the grid.
     all_runs = runs_of_inner * (within / len(inner))
-    loads, clk_of_pieces = zip(*[(grouped_loads(p), chain_clk(as_one(p))) for p in emulation.pieces], strict=True)
+    loads, clk_of_pieces = zip(*[_loads_and_clk(emulation.function, p) for p in emulation.pieces], strict=True)
     of_inner = _slowest(emulation, runs_of_inner, loads, clk_of_pieces)
     rounds, chain = (within / len(inner) * each for each in of_inner)
     # To save time, run sampled blocks together if each represents the same number of blocks of the grid.
@@ -296,6 +297,15 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
     before = emulation.runs_by_warp()
     counts = {metric: value * share for metric, value in emulation.run(together).items()}
     return counts, (emulation.runs_by_warp() - before) * share
+
+
+def _loads_and_clk(function: Function, piece: Sequence[BasicBlock]) -> tuple[list[list[int]], int]:
+    """Return `grouped_loads` and `chain_clk` of a piece. Functions whose code differs only in literals share them."""
+    key = (_loads_and_clk, piece[0].index, len(piece))
+    if key not in function.form_memo:
+        function.form_memo[key] = grouped_loads(piece), chain_clk(as_one(piece))
+    costs: tuple[list[list[int]], int] = function.form_memo[key]
+    return costs
 
 
 def _slowest(

@@ -2,14 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from kernrec.ptx.analysis.liveness import live_after
 from kernrec.ptx.ir.operand import Register, Symbol, with_leaves
-from kernrec.ptx.ir.program import Function, Instruction, accumulates, cached_analysis
+from kernrec.ptx.ir.program import Function, Instruction, accumulates, cached_by_form
 
 T = TypeVar("T")
+_Places = defaultdict[str, list[int]]
 
 
 @dataclass
@@ -19,21 +20,14 @@ class DefUse:
     instructions: list[Instruction]
     block_of: list[int]
     """Index of the basic block of each instruction."""
-    writers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    writers: _Places
+    readers: _Places
     """Indices of the instructions that use each register as an operand, in an address or as a predicate."""
 
     @staticmethod
-    @cached_analysis
     def of(function: Function) -> "DefUse":
         """Find the writes and reads in a function, which must not contain calls."""
-        uses = DefUse(function.instructions, [b.index for b in function.blocks for _ in b.instructions])
-        for position, ins in enumerate(function.instructions):
-            for name in ins.results:
-                uses.writers[name].append(position)
-            for name in ins.sources:
-                uses.readers[name].append(position)
-        return uses
+        return DefUse(function.instructions, *_writes_and_reads(function))
 
     def writing(self, name: str) -> list[Instruction]:
         """Return the instructions that write a register."""
@@ -48,6 +42,17 @@ class DefUse:
         """Return the index of the only instruction that reads a register, or None for several readers or none."""
         places = self.readers.get(name, ())
         return places[0] if len(places) == 1 else None
+
+
+@cached_by_form
+def _writes_and_reads(function: Function) -> tuple[list[int], _Places, _Places]:
+    writers, readers = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+    for position, ins in enumerate(function.instructions):
+        for name in ins.results:
+            writers[name].append(position)
+        for name in ins.sources:
+            readers[name].append(position)
+    return [block.index for block in function.blocks for _ in block.instructions], writers, readers
 
 
 def reachable(start: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from kernrec.ptx.analysis.def_use import DefUse, reachable
 from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.ir.operand import Address, Symbol, Texel
-from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, cached_analysis
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, cached_analysis, cached_by_form
 from kernrec.util.light_dataclass import dataclass
 
 COMPUTES = frozenset(
@@ -75,9 +75,14 @@ def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]
             depths.update(dict.fromkeys(ins.results, depth))
 
 
-@cached_analysis
 def data_dependences(function: Function) -> list[Dependence]:
     """Return the branches and memory accesses that depend on data, in text order."""
+    dependent = ((function.instructions[place], kind) for place, kind in _dependent(function))
+    return [Dependence(ins.line, ins.text.strip(), kind) for ins, kind in dependent]
+
+
+@cached_by_form
+def _dependent(function: Function) -> list[tuple[int, str]]:
     instructions, readers = function.instructions, DefUse.of(function).readers
 
     def users(place: int) -> list[int]:
@@ -90,8 +95,8 @@ def data_dependences(function: Function) -> list[Dependence]:
         if not any(ins.opcode in ("st", "cp", "red") and "shared" in ins.modifiers for ins in reached):
             break
     tainted = {name for ins in reached for name in ins.results}
-    dependences = []
-    for ins in instructions:
+    dependent = []
+    for place, ins in enumerate(instructions):
         if ins.opcode in ("bra", "brx"):
             kind, names = "branch", ins.sources
         elif ins.opcode in _LOADS and (ins.opcode != "cp" or _copies_from_global(ins)):
@@ -101,8 +106,8 @@ def data_dependences(function: Function) -> list[Dependence]:
         else:
             continue
         if not tainted.isdisjoint(names):
-            dependences.append(Dependence(ins.line, ins.text.strip(), kind))
-    return dependences
+            dependent.append((place, kind))
+    return dependent
 
 
 def _from_memory(ins: Instruction, shared: bool) -> bool:

@@ -6,10 +6,10 @@ The estimate is 0 to 30 % above the assembler's number. kernrec uses it only if 
 from collections.abc import Iterable
 
 from kernrec.ptx.ir.operand import Symbol, words
-from kernrec.ptx.ir.program import BasicBlock, Function, cached_analysis
+from kernrec.ptx.ir.program import BasicBlock, Function, cached_by_form
 
 
-@cached_analysis
+@cached_by_form
 def live_before(function: Function) -> list[set[str]]:
     """Return the registers that are live at the start of each basic block."""
     effects = [_effect(block) for block in function.blocks]
@@ -51,6 +51,7 @@ def live_registers(function: Function) -> int:
     return max(live_by_block(function), default=0)
 
 
+@cached_by_form
 def live_by_block(function: Function) -> list[int]:
     """Return the maximum number of 32-bit registers that are live at the same time in each basic block."""
     sizes: dict[str, int] = {}
@@ -85,7 +86,7 @@ def successors(function: Function, index: int) -> list[int]:
     return _successors(function)[index]
 
 
-@cached_analysis
+@cached_by_form
 def _successors(function: Function) -> list[list[int]]:
     count = len(function.blocks)
     following = []

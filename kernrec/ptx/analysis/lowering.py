@@ -13,7 +13,7 @@ from kernrec.ptx.analysis.def_use import DefUse, with_local_names
 from kernrec.ptx.analysis.dependence import loads_global
 from kernrec.ptx.analysis.folding import folded_costs
 from kernrec.ptx.ir.operand import Symbol
-from kernrec.ptx.ir.program import BasicBlock, Function, cached_analysis
+from kernrec.ptx.ir.program import BasicBlock, Function, cached_by_form
 
 _VARYING = ("%tid", "%laneid", "%lanemask", "%clock", "%globaltimer")
 _MIXING = frozenset({"atom", "shfl", "ldmatrix", "mma", "wgmma", "tcgen05", "movmatrix"})
@@ -77,7 +77,7 @@ _STAYS = frozenset(
 )  # fmt: skip
 
 
-@cached_analysis
+@cached_by_form
 def lowered(function: Function) -> list[dict[str, int]]:
     """Return the machine instructions of each basic block of a function without calls, by class."""
     return _Lowering(function).issue

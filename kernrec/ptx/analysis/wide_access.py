@@ -60,13 +60,15 @@ def _joined(function: Function, module: Module) -> Function:
     bits_of = _KnownBits(function, module, def_use)
     wide: dict[int, Instruction] = {}
     gone: set[int] = set()
+    merged: list[tuple[int, ...]] = []
     for base, accesses, is_load in _runs(function):
         for members in _chunks(accesses, bits_of.of(base)):
             place = (min if is_load else max)(access.position for access in members)
             if not all(_can_move(def_use, access, place, is_load) for access in members):
                 continue
             wide[place] = _wide(function.instructions[place], base, members)
-            gone |= {access.position for access in members} - {place}
+            merged.append((place, *(access.position for access in members)))
+            gone |= {*merged[-1]} - {place}
     if not wide:
         return function
     instructions: list[Instruction] = []
@@ -77,7 +79,9 @@ def _joined(function: Function, module: Module) -> Function:
             instructions.append(wide.get(position, ins))
     moved.append(len(instructions))
     labels = {label: moved[position] for label, position in function.labels.items()}
-    return replace(function, instructions=instructions, labels=labels)
+    joined = replace(function, instructions=instructions, labels=labels)
+    vars(joined)["form_memo"] = function.form_memo.setdefault(tuple(merged), {})
+    return joined
 
 
 def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:

@@ -5,8 +5,11 @@ https://docs.nvidia.com/cuda/parallel-thread-execution/) and ignores debug direc
 returns the next bytes of a heap of fixed size, and `free`, which does nothing.
 """
 
+import hashlib
 import itertools
 import re
+from functools import lru_cache
+from typing import Any
 
 from kernrec.ptx.ir.declarations import MOST_BYTES, read_variable
 from kernrec.ptx.ir.function_parser import END, FunctionParser, PtxText
@@ -51,6 +54,8 @@ _FUNCTION = re.compile(
     r"(?:\.\w+\s+)*?\.(entry|func)\s*(?:\(([^)]*)\)\s*)?([\w$%]+)\s*(?:\((.*?)\))?\s*((?:\.\w.*)?)$", re.DOTALL
 )
 _STATED = re.compile(r'\s*(\.(?:version|target|address_size|file))\b((?:[^\n;"]|"[^"\n]*"?)*);?')
+_LITERAL = re.compile(r"(?<=[ \t+\[-])(?:[2-9]|[1-9]\d{1,8})\b")
+_WIDE_FACTOR = re.compile(r"\.wide\.\w+\s[^;]*[ ,\t]([-\d]+)\s*;")
 _DEBUG_SECTION = re.compile(r"\s*\.section\b[^{]*(?:\{[^}]*\}?)?")
 
 
@@ -75,9 +80,24 @@ def parse(text: str, *, verified: bool = True) -> Module:
         raise ParseError(str(error), source.line) from None
     if not module.version:
         raise ParseError("no .version directive: this is not PTX", 1)
+    form = _form(text)
+    for function in module.functions.values():
+        vars(function)["form_memo"] = _form_memo(form, function.name)
     if verified:
         verify(module)
     return module
+
+
+def _form(text: str) -> bytes:
+    """Return a hash that is equal for texts that `cached_by_form` does not distinguish."""
+    numbers: dict[str, int] = {}
+    factors = [str(numbers.setdefault(factor, len(numbers))) for factor in _WIDE_FACTOR.findall(text)]
+    return hashlib.sha256("\n".join((_LITERAL.sub("#", text), *factors)).encode()).digest()
+
+
+@lru_cache(maxsize=32)
+def _form_memo(form: bytes, name: str) -> dict[object, Any]:
+    return {}
 
 
 def _module(source: PtxText) -> Module:

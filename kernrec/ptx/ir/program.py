@@ -181,6 +181,11 @@ class Function:
         """Return the results of analyses that were cached for this function."""
         return {}
 
+    @cached_property
+    def form_memo(self) -> dict[object, Any]:
+        """Return cached results that all functions share whose code differs only in literals (see `cached_by_form`)."""
+        return {}
+
     def __getstate__(self) -> dict[str, Any]:  # Pickle only the fields.
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
@@ -255,12 +260,27 @@ def _numbered(name: str) -> tuple[str, float]:
 
 def cached_analysis(analysis: Callable[[Function], R]) -> Callable[[Function], R]:
     """Decorate an analysis so that it runs only once for each PTX function."""
+    return _cached(analysis, lambda function: function.memo)
 
+
+def cached_by_form(analysis: Callable[[Function], R]) -> Callable[[Function], R]:
+    """Decorate an analysis so that it runs only once for PTX functions whose code differs only in literals.
+
+    The analysis may distinguish the literals 0, 1 and -1, literals of more than nine digits, and equal from different
+    factors of wide products, but no other literals. Its result must not contain instructions, lines or literals.
+    """
+    return _cached(analysis, lambda function: function.form_memo)
+
+
+def _cached(
+    analysis: Callable[[Function], R], memo_of: Callable[[Function], dict[object, Any]]
+) -> Callable[[Function], R]:
     @wraps(analysis)
     def cached(function: Function) -> R:
-        if analysis not in function.memo:
-            function.memo[analysis] = analysis(function)
-        result: R = function.memo[analysis]
+        memo = memo_of(function)
+        if analysis not in memo:
+            memo[analysis] = analysis(function)
+        result: R = memo[analysis]
         return result
 
     return cached

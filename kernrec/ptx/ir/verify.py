@@ -33,12 +33,20 @@ _NUMBERED = re.compile(r"%(?:envreg\d+|pm\d+(?:_64)?|\w+\.w)")
 def verify(module: Module) -> None:
     """Check every function of a module. Raise a `ParseError` with the line if an instruction is wrong."""
     for function in module.functions.values():
-        check = _FunctionCheck(module, function)
-        for ins in function.instructions:
+        check, instructions = _FunctionCheck(module, function), function.instructions
+        # If a function that differs only in literals was checked, check only the instructions with literals.
+        for place in function.form_memo.get(verify, range(len(instructions))):
+            ins = instructions[place]
             try:
                 check.check(ins)
             except ValueError as error:
                 raise ParseError(f"{ins.name}: {error}", ins.line) from None
+        if verify not in function.form_memo:
+            function.form_memo[verify] = [place for place, ins in enumerate(instructions) if _has_literal(ins)]
+
+
+def _has_literal(ins: Instruction) -> bool:
+    return any(isinstance(leaf, Immediate) for operand in ins.operands for leaf in operand.leaves)
 
 
 class _RegisterTypes(dict[str, str]):

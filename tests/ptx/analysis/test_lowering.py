@@ -1,13 +1,17 @@
 """Test that lowering PTX predicts the machine instructions that the assembler emits."""
 
+import re
 import tomllib
+from dataclasses import replace
 
 import pytest
 
 from kernrec.compile.compiled import assembler
 from kernrec.ptx import parse
 from kernrec.ptx.analysis import issue_cost
+from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.analysis.folding import removed_copies
+from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered, straightened
 from kernrec.ptx.execution.engine import known_opcodes
 from kernrec.ptx.ir.program import Function
@@ -40,6 +44,33 @@ def cost(body: str) -> dict[str, int]:
 
 
 FOLDED = tomllib.loads(beside(__file__, "folded.toml"))
+
+
+def changed_literals(body: str) -> str:
+    """Return the body after adding 2 to each decimal literal above 1."""
+    return re.sub(r"(?<=[ +-])([2-9]|[1-9]\d+)\b", lambda match: str(int(match[0]) + 2), body)
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_functions_that_differ_only_in_literals_share_costs(name):
+    body = VARYING + FOLDED[name]["body"]
+    first, second = function(body), function(changed_literals(body))
+    assert first.form_memo is second.form_memo
+    lowered(first)
+    assert lowered(second) == lowered(replace(second)), "a copy has no cached results"
+    assert live_by_block(second) == live_by_block(replace(second))
+    assert data_dependences(second) == data_dependences(replace(second))
+
+
+@pytest.mark.parametrize(("first", "second"), [
+    ("mov.u32 %r9, 0;", "mov.u32 %r9, 2;"),
+    ("selp.b32 %r9, 1, 0, %p1;", "selp.b32 %r9, 2, 0, %p1;"),
+    ("shfl.sync.bfly.b32 %r9, %r1, 2, 31, -1;", "shfl.sync.bfly.b32 %r9, %r1, 2, 31, 15;"),
+    ("match.any.sync.b32 %r9, %r1, 4294967295;", "match.any.sync.b32 %r9, %r1, 7;"),
+    ("mul.wide.s32 %rd3, %r1, 4; mul.wide.s32 %rd5, %r2, 4;", "mul.wide.s32 %rd3, %r1, 4; mul.wide.s32 %rd5, %r2, 8;"),
+])  # fmt: skip
+def test_functions_with_different_special_literals_share_no_costs(first, second):
+    assert function(first).form_memo is not function(second).form_memo
 
 
 @pytest.mark.parametrize("name", FOLDED)

@@ -37,6 +37,13 @@ def test_instruction_is_parsed_into_its_parts():
     assert ins.operands == (Vector((Register("%f1"), Register("%f2"))), Address(Register("%rd1"), -8))
 
 
+def test_literals_are_checked_in_a_function_that_differs_only_in_literals():
+    body = "add.u16 %rs1, %rs2, {};"
+    module(body.format(7))
+    with pytest.raises(ParseError, match="the literal 99999 does not fit"):
+        module(body.format(99999))
+
+
 @pytest.mark.parametrize(("text", "operand"), [
     ("0f3F800000", Immediate(0x3F800000, "f32")), ("0d3FF0000000000000", Immediate(0x3FF0000000000000, "f64")),
     ("-5", Immediate(-5, "int")), ("0xFFu", Immediate(255, "int")), ("017", Immediate(15, "int")),
