@@ -20,7 +20,6 @@ _ALL_BITS = 64
 _LowBits = tuple[int, int]
 """Number of known low bits of a register, and their value."""
 _UNKNOWN: _LowBits = (0, 0)
-_NO_REGISTER = Register("")
 _MEMORY = frozenset(
     {
         "ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "wmma", "wgmma", "tcgen05", "mbarrier", "fence",
@@ -62,7 +61,7 @@ def _joined(function: Function, module: Module) -> Function:
     gone: set[int] = set()
     merged: list[tuple[int, ...]] = []
     for base, accesses, is_load in _runs(function):
-        for members in _chunks(accesses, bits_of.of(base)):
+        for members in _chunks(accesses, bits_of.of(base)) if len(accesses) > 1 else ():
             place = (min if is_load else max)(access.position for access in members)
             if not all(_can_move(def_use, access, place, is_load) for access in members):
                 continue
@@ -84,48 +83,45 @@ def _joined(function: Function, module: Module) -> Function:
     return joined
 
 
-def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
+def _runs(function: Function) -> Iterator[tuple[str, list[_Access], bool]]:
     """Yield (address register, accesses, whether the accesses are loads) for each group that may be merged."""
-    position = 0
+    position = -1
     for block in function.blocks:
-        loads: dict[Register, list[_Access]] = {}
-        stores: dict[Register, list[_Access]] = {}
+        # Accesses that may be merged, keyed by address register.
+        loads: dict[str, list[_Access]] = {}
+        stores: dict[str, list[_Access]] = {}
         for ins in block.instructions:
-            base, access = _access(position, ins)
             position += 1
-            is_load = ins.opcode == "ld"
-            if access is not None:
-                again = any(access.offset == other.offset for other in stores.get(base, ()))
-                ended = [run for run in stores.items() if is_load or again or run[0] != base]
-            else:
-                ended = list(stores.items()) if _may_touch_shared(ins) else []
-            yield from ((register, run, False) for register, run in ended)
-            for register, _ in ended:
-                del stores[register]
-            if not is_load and _may_touch_shared(ins):
-                yield from ((register, run, True) for register, run in loads.items())
-                loads.clear()
-            if access is not None:
-                (loads if is_load else stores).setdefault(base, []).append(access)
+            if _may_touch_shared(ins):
+                base, access = _access(position, ins)
+                is_load = ins.opcode == "ld"
+                again = access is not None and any(access.offset == other.offset for other in stores.get(base, ()))
+                for name in [name for name in stores if access is None or is_load or again or name != base]:
+                    yield name, stores.pop(name), False
+                if not is_load:
+                    yield from ((name, run, True) for name, run in loads.items())
+                    loads.clear()
+                if access is not None:
+                    (loads if is_load else stores).setdefault(base, []).append(access)
             for name in ins.results if loads or stores else ():
                 for runs in (loads, stores):
-                    if run := runs.pop(Register(name), None):
-                        yield Register(name), run, runs is loads
-        yield from ((register, run, True) for register, run in loads.items())
-        yield from ((register, run, False) for register, run in stores.items())
+                    if name in runs:
+                        yield name, runs.pop(name), runs is loads
+        yield from ((name, run, True) for name, run in loads.items())
+        yield from ((name, run, False) for name, run in stores.items())
 
 
-def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
+def _access(position: int, ins: Instruction) -> tuple[str, _Access | None]:
     """Return the address register of an access to shared memory, and the access if it can be merged."""
     if ins.opcode not in ("ld", "st") or "shared" not in ins.modifiers or ins.predicate is not None:
-        return _NO_REGISTER, None
+        return "", None
     unit = _BYTES.get(ins.modifiers[-1])
     if unit is None or not set(ins.modifiers[:-1]) <= {"shared", "v2"}:
-        return _NO_REGISTER, None
+        return "", None
     address, value = ins.operands[::-1] if ins.opcode == "ld" else ins.operands
     if not isinstance(address, Address) or not isinstance(address.base, Register):
-        return _NO_REGISTER, None
-    return address.base, _Access(position, address.offset, unit, elements(value))
+        return "", None
+    return address.base.name, _Access(position, address.offset, unit, elements(value))
 
 
 def _may_touch_shared(ins: Instruction) -> bool:
@@ -161,9 +157,9 @@ def _can_move(def_use: DefUse, access: _Access, place: int, is_load: bool) -> bo
     return not any(first <= p <= last and p != access.position for p in users)
 
 
-def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instruction:
+def _wide(ins: Instruction, base: str, members: list[_Access]) -> Instruction:
     items = tuple(item for access in members for item in access.items)
-    address, value = Address(base, members[0].offset), Vector(items)
+    address, value = Address(Register(base), members[0].offset), Vector(items)
     kind = f"b{8 * members[0].unit}"
     operands = (value, address) if ins.opcode == "ld" else (address, value)
     return replace(ins, modifiers=("shared", f"v{len(items)}", kind), operands=operands)
@@ -178,10 +174,10 @@ class _KnownBits:
         self._instructions, self._def_use = function.instructions, def_use
         self._known: dict[str, _LowBits | None] = {}
 
-    def of(self, register: Register) -> _LowBits:
+    def of(self, register: str) -> _LowBits:
         # Repeat until nothing changes, because registers in loops depend on each other.
         bits_of = self._known
-        needed = [] if register.name in bits_of else [register.name]
+        needed = [] if register in bits_of else [register]
         bits_of |= dict.fromkeys(needed)
         for name in needed:  # The loop body appends further names to `needed`.
             for place in self._def_use.writers.get(name, ()):
@@ -196,7 +192,7 @@ class _KnownBits:
                 bits = _agreed([self._result(self._instructions[p], bits_of) for p in places]) if places else _UNKNOWN
                 if bits != bits_of[name]:
                     bits_of[name], changed = bits, True
-        return bits_of[register.name] or _UNKNOWN
+        return bits_of[register] or _UNKNOWN
 
     def _result(self, ins: Instruction, bits_of: Mapping[str, _LowBits | None]) -> _LowBits | None:
         operands = [self._operand(operand, bits_of) for operand in ins.operands[1:]]
