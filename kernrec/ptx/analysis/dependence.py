@@ -36,23 +36,17 @@ class Dependence:
     """Kind of instruction: `branch`, `load` or `store`."""
 
 
-_LOADS = frozenset({"ld", "ldu", "tex", "tld4", "suld", "cp"})
-
-
 def loads_global(ins: Instruction) -> bool:
     """Return whether an instruction reads global memory."""
-    if ins.opcode not in _LOADS:
-        return False
-    return "global" in ins.modifiers if ins.opcode in ("ld", "ldu") else ins.opcode != "cp" or _copies_from_global(ins)
+    if ins.opcode in ("ld", "ldu"):
+        return "global" in ins.modifiers
+    return ins.opcode in ("tex", "tld4", "suld") or _copies_from_global(ins)
 
 
 def _copies_from_global(ins: Instruction) -> bool:
     if ins.opcode != "cp" or "prefetch" in ins.modifiers:
         return False
     return [mark for mark in ins.modifiers if mark in ("global", "shared")][-1:] == ["global"]
-
-
-_STORES = frozenset({"st", "red", "atom", "sust", "sured", "cp"})
 
 
 def stores_global(ins: Instruction) -> bool:
@@ -66,8 +60,7 @@ def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]
     """Yield the index of each load from global memory, and its position in a chain of dependent loads."""
     depths: dict[str, int] = {}  # Length of the longest chain of loads that leads to each register's value
     for number, ins in enumerate(instructions):
-        chains = [depths[name] for name in ins.sources if name in depths] if depths else ()
-        depth = max(chains) if chains else 0
+        depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
         if loads_global(ins):
             depth += 1
             yield number, depth
@@ -88,9 +81,8 @@ def _dependent(function: Function) -> list[tuple[int, str]]:
     def users(place: int) -> list[int]:
         return [user for name in instructions[place].results for user in readers.get(name, ())]
 
-    reading = [place for place, ins in enumerate(instructions) if ins.opcode in _LOADS or ins.opcode == "atom"]
     for shared in (False, True):  # Whether shared memory contains a value that depends on data.
-        loads = [place for place in reading if _from_memory(instructions[place], shared)]
+        loads = [place for place, ins in enumerate(instructions) if _from_memory(ins, shared)]
         reached = [instructions[place] for place in reachable(loads, users)]
         if not any(ins.opcode in ("st", "cp", "red") and "shared" in ins.modifiers for ins in reached):
             break
@@ -99,13 +91,13 @@ def _dependent(function: Function) -> list[tuple[int, str]]:
     for place, ins in enumerate(instructions):
         if ins.opcode in ("bra", "brx"):
             kind, names = "branch", ins.sources
-        elif ins.opcode in _LOADS and (ins.opcode != "cp" or _copies_from_global(ins)):
+        elif ins.opcode in ("ld", "ldu", "tex", "tld4", "suld") or _copies_from_global(ins):
             kind, names = "load", ins.addresses
-        elif ins.opcode in _STORES:
+        elif ins.opcode in ("st", "red", "atom", "sust", "sured", "cp"):
             kind, names = "store", ins.addresses
         else:
             continue
-        if not tainted.isdisjoint(names):
+        if tainted & names:
             dependent.append((place, kind))
     return dependent
 

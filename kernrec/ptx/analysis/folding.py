@@ -78,7 +78,6 @@ _REGISTERS_ONLY = _ACCESS | {
 }  # fmt: skip
 _LOGIC = frozenset({"and", "or", "xor", "not"})
 _FLOAT = frozenset({"add", "sub", "mul", "fma", "mad", "setp", "min", "max"})
-_FOLDED = _LOGIC | {"add", "sub", "selp", "setp", "neg", "abs"}
 _IN_CONSTANTS = ("%ntid", "%nctaid")  # Special registers whose values are in constant memory.
 _NOTHING: Cost = ()
 
@@ -112,7 +111,7 @@ class _Folding:
             if ins.opcode in ("mov", "cvta"):
                 self.cost[position] = self._move(position, ins, read)
         for position, ins in enumerate(self.instructions):
-            if ins.opcode in _FOLDED and ins.predicate is None:
+            if ins.predicate is None:
                 self._fold(position, ins)
         for position, ins in enumerate(self.instructions):
             if self.divergent.isdisjoint(ins.sources) and self.divergent.isdisjoint(ins.results):

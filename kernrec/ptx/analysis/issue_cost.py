@@ -188,12 +188,10 @@ def chain_clk(block: BasicBlock) -> int:
             shape = next((mark for mark in ins.modifiers if _SHAPE.fullmatch(mark)), "m64n8k16")
             columns = int(shape[shape.index("n") + 1 : shape.index("k")])
             latency = max(columns // _WGMMA_COLUMNS_PER_CLK, _LATENCY_CLK["mma"])
-        waits = [ready[name] for name in ins.sources if name in ready]
-        done = max(waits) + latency if waits else latency
+        done = max([ready[name] for name in ins.sources if name in ready], default=0) + latency
         for name in ins.results:
             ready[name] = done
-        if done > last:
-            last = done
+        last = max(last, done)
         issued += slots
     return max(last, issued)
 

@@ -54,8 +54,8 @@ _FUNCTION = re.compile(
     r"(?:\.\w+\s+)*?\.(entry|func)\s*(?:\(([^)]*)\)\s*)?([\w$%]+)\s*(?:\((.*?)\))?\s*((?:\.\w.*)?)$", re.DOTALL
 )
 _STATED = re.compile(r'\s*(\.(?:version|target|address_size|file))\b((?:[^\n;"]|"[^"\n]*"?)*);?')
-_LITERAL = re.compile(r"(?<=[ \t+\[-])(?:[2-9]|[1-9]\d{1,8})\b")
-_WIDE_FACTOR = re.compile(r"\.wide\.\w+\s[^;]*[ ,\t]([-\d]+)\s*;")
+_LITERAL = re.compile(r"[ \t+\[-](?:[2-9]|[1-9]\d{1,8})\b")
+_WIDE_FACTOR = re.compile(r"\.wide\.\w+\s[^;]{0,99}[ ,\t]([-\d]+)\s*;")
 _DEBUG_SECTION = re.compile(r"\s*\.section\b[^{]*(?:\{[^}]*\}?)?")
 
 

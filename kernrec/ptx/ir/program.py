@@ -191,19 +191,9 @@ class Function:
 
     def register_type(self, name: str) -> str | None:
         """Return the type of a register, or None if it is not declared."""
-        kind = self.registers.get(name) or self._of_ranges.get(name)
-        if kind is not None:
-            return kind
         prefix, number = _numbered(name)
         kind, count = self.ranges.get(prefix, ("", 0))
-        if number >= count:
-            return None
-        self._of_ranges[name] = kind
-        return kind
-
-    @cached_property
-    def _of_ranges(self) -> dict[str, str]:
-        return {}
+        return self.registers.get(name) or (kind if number < count else None)
 
     @cached_property
     def blocks(self) -> tuple[BasicBlock, ...]:

@@ -42,11 +42,10 @@ def verify(module: Module) -> None:
             except ValueError as error:
                 raise ParseError(f"{ins.name}: {error}", ins.line) from None
         if verify not in function.form_memo:
-            function.form_memo[verify] = [place for place, ins in enumerate(instructions) if _has_literal(ins)]
-
-
-def _has_literal(ins: Instruction) -> bool:
-    return any(isinstance(leaf, Immediate) for operand in ins.operands for leaf in operand.leaves)
+            with_literals = (
+                any(isinstance(leaf, Immediate) for o in ins.operands for leaf in o.leaves) for ins in instructions
+            )
+            function.form_memo[verify] = [place for place, is_needed in enumerate(with_literals) if is_needed]
 
 
 class _RegisterTypes(dict[str, str]):
@@ -81,9 +80,9 @@ class _FunctionCheck:
             if not fewest <= len(ins.operands) <= len(slots):
                 expected = fewest if fewest == len(slots) else f"{fewest} to {len(slots)}"
                 raise ValueError(f"{len(ins.operands)} operands; expected {expected}")
-        types = self._types
         for slot, operand in zip(slots, ins.operands, strict=False):
-            if not (isinstance(operand, Register) and types[operand.name] in slot.register_types):
+            # Most operands are registers with an accepted type.
+            if not (isinstance(operand, Register) and self._types[operand.name] in slot.register_types):
                 self._operand(slot, operand)
 
     def _operand(self, slot: Slot, operand: Operand) -> None:
