@@ -95,7 +95,10 @@ class CompilingProcesses:
                         yield group
                         continue
                     if free is None:
-                        free = _Worker(cache.folder, group[0].triton is not None)
+                        of_triton = group[0].triton is not None
+                        if of_triton and start_context().get_start_method() == "fork":
+                            _import_triton()
+                        free = _Worker(cache.folder, of_triton)
                         workers.append(free)
                     free.give(group, timeout_s)
                 busy = [worker for worker in workers if worker.jobs]
@@ -243,12 +246,18 @@ class _Worker:
         return [(job, CompileError(f"{job.name}: {event}", reason=reason))]
 
 
+def _import_triton() -> None:
+    """Import Triton's compiler. Forked processes inherit the import."""
+    with suppress(ImportError):
+        import triton.compiler.code_generator  # noqa: F401
+
+
 def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -> None:
     settle()
     together = Together(CompileCache(cache_folder))
     limit_memory()
     if of_triton:
-        import triton.compiler  # noqa: F401 (a second, which is no part of a job's time)
+        _import_triton()  # Import before the first job, because the time is no part of the job's time.
     connection.send(triton_compiler() if of_triton else compiler())
     collect_rarely()
     keep_freed()
