@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.kernel import find_kernel
@@ -379,3 +381,24 @@ def test_unaligned_tile_counts_only_its_own_bytes(place):
     first, following = bytes_of(24 * place, 24, 8), bytes_of(24 * (place + 1), 24, 8)
     assert first.new_bytes(following) == 24 * 8
     assert following.new_bytes(first) == 24 * 8
+
+
+RUNS = st.lists(st.tuples(st.integers(0, 3 * 4096), st.integers(1, 70)), max_size=6)
+
+
+@given(RUNS, RUNS)
+def test_new_words_beside_a_block_count_four_bytes_and_others_whole_sectors(runs, next_runs):
+    own, following = (
+        {word for start, size in each for word in range(start, start + size)} for each in (runs, next_runs)
+    )
+    new = following - own
+    sectors = {word // 8 for word in following} - {word // 8 for word in own}
+    beside = max(
+        sum(word - 1 not in new and word - 1 in own for word in new),
+        sum(word + 1 not in new and word + 1 in own for word in new),
+    )
+    share = beside / max(sum(word - 1 not in new for word in new), 1)
+    expected = share * len(new) * 4 + (1 - share) * len(sectors) * 32
+    first, second = (engine().Touched(np.array(sorted(each), np.int64)) for each in (own, following))
+    assert first.new_bytes(second) == expected
+    assert second.sectors == len({word // 8 for word in following})
