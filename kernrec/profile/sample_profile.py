@@ -301,10 +301,8 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 def _loads_and_clk(function: Function, piece: Sequence[BasicBlock]) -> tuple[list[list[int]], int]:
     """Return `grouped_loads` and `chain_clk` of a piece. Functions whose code differs only in literals share them."""
-    key = (_loads_and_clk, piece[0].index, len(piece))
-    if key not in function.form_memo:
-        function.form_memo[key] = grouped_loads(piece), chain_clk(as_one(piece))
-    costs: tuple[list[list[int]], int] = function.form_memo[key]
+    memo, key = function.form_memo, (as_one, piece[0].index, len(piece))
+    memo[key] = costs = memo.get(key) or (grouped_loads(piece), chain_clk(as_one(piece)))
     return costs
 
 

@@ -79,7 +79,7 @@ def _joined(function: Function, module: Module) -> Function:
     moved.append(len(instructions))
     labels = {label: moved[position] for label, position in function.labels.items()}
     joined = replace(function, instructions=instructions, labels=labels)
-    vars(joined)["form_memo"] = function.form_memo.setdefault(tuple(merged), {})
+    vars(joined)["form_memo"] = function.form_memo.setdefault((_wide, *merged), {})
     return joined
 
 

@@ -250,7 +250,7 @@ def _numbered(name: str) -> tuple[str, float]:
 
 def cached_analysis(analysis: Callable[[Function], R]) -> Callable[[Function], R]:
     """Decorate an analysis so that it runs only once for each PTX function."""
-    return _cached(analysis, lambda function: function.memo)
+    return _cached(analysis, "memo")
 
 
 def cached_by_form(analysis: Callable[[Function], R]) -> Callable[[Function], R]:
@@ -259,15 +259,13 @@ def cached_by_form(analysis: Callable[[Function], R]) -> Callable[[Function], R]
     The analysis may distinguish the literals 0, 1 and -1, literals of more than nine digits, and equal from different
     factors of wide products, but no other literals. Its result must not contain instructions, lines or literals.
     """
-    return _cached(analysis, lambda function: function.form_memo)
+    return _cached(analysis, "form_memo")
 
 
-def _cached(
-    analysis: Callable[[Function], R], memo_of: Callable[[Function], dict[object, Any]]
-) -> Callable[[Function], R]:
+def _cached(analysis: Callable[[Function], R], name: str) -> Callable[[Function], R]:
     @wraps(analysis)
     def cached(function: Function) -> R:
-        memo = memo_of(function)
+        memo = getattr(function, name)
         if analysis not in memo:
             memo[analysis] = analysis(function)
         result: R = memo[analysis]

@@ -42,10 +42,10 @@ def verify(module: Module) -> None:
             except ValueError as error:
                 raise ParseError(f"{ins.name}: {error}", ins.line) from None
         if verify not in function.form_memo:
-            with_literals = (
-                any(isinstance(leaf, Immediate) for o in ins.operands for leaf in o.leaves) for ins in instructions
-            )
-            function.form_memo[verify] = [place for place, is_needed in enumerate(with_literals) if is_needed]
+            leaves = ([leaf for o in ins.operands for leaf in o.leaves] for ins in instructions)
+            function.form_memo[verify] = [
+                i for i, each in enumerate(leaves) if any(isinstance(o, Immediate) for o in each)
+            ]
 
 
 class _RegisterTypes(dict[str, str]):
