@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from kernrec.compile.assemble import run_assembler
 from kernrec.compile.compiled import (
     Compiled,
     CompileError,
@@ -139,6 +138,8 @@ def _with_scratch(ptx: str, name: str, own: int) -> str:
 
 def _assembler_log(ptx: str, sm: int) -> str:
     import triton
+
+    from kernrec.compile.assemble import run_assembler  # Import late, because only old releases need the module.
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
     return run_assembler(str(tool), ptx, f"sm_{sm}", "kernel.ptx")[1]
