@@ -15,30 +15,18 @@ const UnitSet::Recent& UnitSet::look_up(uint64_t page) {
     return recent_[page & (recent_.size() - 1)] = {page, words};
 }
 
-// Call a function with each word of the pages, in ascending order, and the number of its first unit.
-template <class Each>
-void UnitSet::each_word(Each each) const {
+std::vector<int64_t> UnitSet::groups(uint32_t group) const {
     std::vector<uint64_t> pages;
     for (const auto& page : pages_) pages.push_back(page.first);
     std::sort(pages.begin(), pages.end());
+    std::vector<int64_t> numbers;
     for (const uint64_t page : pages)
-        for (uint32_t i = 0; i < kPageWords; i++) each(pages_.at(page).words[i], page * kPageUnits + 64 * i);
-}
-
-std::vector<int64_t> UnitSet::numbers() const {
-    std::vector<int64_t> numbers;
-    each_word([&](uint64_t word, uint64_t first) {
-        for (; word; word &= word - 1) numbers.push_back(int64_t(first + uint32_t(__builtin_ctzll(word))));
-    });
-    return numbers;
-}
-
-std::vector<int64_t> UnitSet::groups() const {
-    std::vector<int64_t> numbers;
-    each_word([&](uint64_t word, uint64_t first) {
-        for (uint64_t group = first / 8; word; word >>= 8, group++)
-            if (word & 0xFF) numbers.push_back(int64_t(group));
-    });
+        for (uint32_t i = 0; i < kPageWords; i++)
+            for (uint64_t rest = pages_.at(page).words[i]; rest;) {
+                const uint32_t unit = uint32_t(__builtin_ctzll(rest)) / group * group;
+                numbers.push_back(int64_t((page * kPageUnits + 64 * i + unit) / group));
+                rest &= ~(((uint64_t(1) << group) - 1) << unit);
+            }
     return numbers;
 }
 

@@ -21,10 +21,9 @@ class UnitSet {
         if (page != recent->page || !recent->words) recent = &look_up(page);
         recent->words[first % kPageUnits / 64] |= ((uint64_t(1) << count) - 1) << first % 64;
     }
-    // Return the numbers of aligned groups of 8 units with a unit in the set, in ascending order.
-    std::vector<int64_t> groups() const;
-    // Return the numbers of the units in ascending order.
-    std::vector<int64_t> numbers() const;
+    // Return the numbers of aligned groups of `group` units that contain a unit of the set, ascending. group: at
+    // most 8.
+    std::vector<int64_t> groups(uint32_t group) const;
 
     static constexpr uint64_t kPageUnits = 4096, kPageWords = kPageUnits / 64;
     struct Page {
@@ -40,8 +39,6 @@ class UnitSet {
         uint64_t page = 0;
         uint64_t* words = nullptr;
     };
-    template <class Each>
-    void each_word(Each each) const;
     const Recent& look_up(uint64_t page);
     std::unordered_map<uint64_t, Page> pages_;  // pages keep their address when others are added
     std::vector<Recent> recent_ = std::vector<Recent>(16);  // lanes often access different pages in turn
@@ -56,7 +53,7 @@ struct Touched {
     UnitSet units;
     bool is_fine = true;  // whether the units are words
 
-    std::vector<int64_t> sectors() const { return is_fine ? units.groups() : units.numbers(); }
+    std::vector<int64_t> sectors() const { return units.groups(is_fine ? kSectorBytes / kWordBytes : 1); }
     // Return the additional bytes that the next block moves, which touches `next`. A new word next to a word of this
     // block counts as 4 bytes: later blocks probably access the rest of its sector. Any other new word counts as a
     // whole sector.
@@ -82,7 +79,7 @@ std::vector<uint32_t> reuse_times(const int64_t* sectors, size_t count, uint32_t
 // Hits of a block's loads in LRU caches. A request hits if the average number of distinct lines that the block requests
 // since its last request of the sector is at most the size of the cache. The first request of a sector never hits.
 struct Reuse {
-    std::vector<uint64_t> hits;        // requests that hit in a cache of each size
+    std::vector<uint64_t> hits;  // requests that hit in a cache of each size
     std::vector<uint64_t> warp_hits;  // warps' steps of which all requests hit, by size
     uint64_t warps = 0;                // steps in which a warp requests sectors, in total over all warps
 };
