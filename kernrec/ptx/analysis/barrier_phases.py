@@ -13,7 +13,7 @@ import numpy as np
 from kernrec.ptx.analysis.dependence import load_depths
 from kernrec.ptx.analysis.issue_cost import classify
 from kernrec.ptx.analysis.liveness import successors
-from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, cached_analysis
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction, cached_analysis, cached_by_form
 
 Array = np.ndarray[Any, Any]
 
@@ -113,9 +113,9 @@ def overlapped_waits(
     work, waits, begun, ended = ([0.0] * len(phases) for _ in range(4))
     for piece, times in zip(pieces, waited, strict=True):
         waits[place[piece[0].index]] += times
-    for block in function.blocks:
+    for block, issued in zip(function.blocks, _issued(function), strict=True):
         times, phase = ran.get(block.index, 0), place[block.index]
-        work[phase] += times * sum(count for ins in block.instructions for _, count in classify(ins))
+        work[phase] += times * issued
         if ends_phase(block):
             ended[phase] += times
             for following in {place[index] for index in successors(function, block.index)}:
@@ -127,6 +127,11 @@ def overlapped_waits(
         for n, w, passes in zip(work, waits, map(max, begun, ended), strict=True)
         if w
     )
+
+
+@cached_by_form
+def _issued(function: Function) -> list[int]:
+    return [sum(count for ins in block.instructions for _, count in classify(ins)) for block in function.blocks]
 
 
 def ends_phase(block: BasicBlock) -> bool:

@@ -5,7 +5,7 @@ The emulator skips these computations if nobody needs the kernel's results: most
 
 from kernrec.ptx.analysis.def_use import DefUse, reachable
 from kernrec.ptx.analysis.dependence import COMPUTES
-from kernrec.ptx.ir.program import Function, Instruction, cached_analysis
+from kernrec.ptx.ir.program import Function, Instruction, cached_by_form
 
 _VOTES = frozenset({"shfl", "vote", "match", "redux"})
 """Opcodes whose last operand names the lanes that wait for each other."""
@@ -16,7 +16,7 @@ _ONLY_COUNTED = frozenset({"ld", "ldu", "mma"})
 """Opcodes that the engine can count without writing a result."""
 
 
-@cached_analysis
+@cached_by_form
 def unneeded_results(function: Function) -> frozenset[int]:
     """Return the indices of loads and computations whose results affect no branch, no address and no count.
 
