@@ -20,7 +20,7 @@ from kernrec.ptx.analysis.issue_cost import machine_cost
 from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.ir.operand import size_of
-from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
+from kernrec.ptx.ir.program import Function, Instruction, cached_by_form
 from kernrec.util.light_dataclass import dataclass
 
 _MEMORY = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "atomic", "cp_async"})
@@ -122,6 +122,7 @@ class _Matching:
             for ins in block.instructions:
                 self.places[ins.line].append(block.index)
                 self.ptx[ins.line] = ins
+        self.kept = [ins for ins in self.code if ins.name in _KEPT]
         self.loops = self._loops()
         self.heads = self._heads()
 
@@ -143,7 +144,7 @@ class _Matching:
             # The counts may differ: ptxas moves instructions to other blocks, and adds code before unrolled loops.
             near = expected <= _MOST_MISSING * actual + _MOVED and actual <= _MOST_ADDED * expected + _UNROLLING
             same = index in related or self.heads.get(index, index) != index or near
-            stated = _bytes_of(block)
+            stated = _bytes_of_blocks(self.function)[index]
             matched.append(same and index not in called and abs(moved[index] - stated) <= _TOLERANCE * stated)
             if not matched[-1]:
                 issue[index] = {name: float(count) for name, count in estimate.items()}
@@ -152,8 +153,8 @@ class _Matching:
     def _charges(self) -> Iterator[_Charge]:
         targets: dict[tuple[int, tuple[bool, ...]], int] = {}
         for ins in self.code:
-            modifiers = self.ptx[ins.line].modifiers if ins.line in self.ptx else ()
-            if ins.name in ("ld_local", "st_local") and "local" not in modifiers:
+            is_local = ins.name in ("ld_local", "st_local")
+            if is_local and (ins.line not in self.ptx or "local" not in self.ptx[ins.line].modifiers):
                 continue  # Skip spills, because their costs are computed from the kernel's resources.
             blocks = self.places.get(ins.line, ())
             runs = tuple([ins.position in loop.positions for loop in self.loops])
@@ -178,13 +179,13 @@ class _Matching:
         """Return the number of unrolled copies of each block, and the blocks whose copies could be counted."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
-            if charge.is_inside:
+            if charge.is_inside and charge.machine.name in _COUNTED:
                 counts[charge.origin, charge.machine.line, charge.machine.name] += 1
         anchors: dict[int, Counter[float]] = defaultdict(Counter)
         other: dict[int, Counter[float]] = defaultdict(Counter)
         for (block, line, name), count in counts.items():
             cost = dict(machine_cost(self.ptx[line]))
-            if name in cost and name in _COUNTED:
+            if name in cost:
                 number = count / len(self.places[line]) * self.places[line].count(block) / cost[name]
                 (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
@@ -234,8 +235,8 @@ class _Matching:
             start, position = ins.target, ins.position
             if ins.opcode != "BRA" or start is None or start >= position:
                 continue
-            blocks = [b for b in first_block[bisect_left(positions, start) : number + 1] if b is not None]
-            around = [loop for loop in loops if 2 * sum(loop[0] <= b <= loop[1] for b in blocks) > len(blocks)]
+            blocks = sorted(b for b in first_block[bisect_left(positions, start) : number + 1] if b is not None)
+            around = [(a, z) for a, z in loops if 2 * (bisect_right(blocks, z) - bisect_left(blocks, a)) > len(blocks)]
             if around:
                 ranges[min(around, key=lambda loop: loop[1] - loop[0])].append((start, position))
         surviving = sorted(ranges, key=lambda loop: loop[0] - loop[1])
@@ -248,8 +249,8 @@ class _Matching:
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield the ranges of machine code for iterations that the assembler peeled off a loop."""
         inside, outside = set(), []
-        for ins in self.code:
-            if ins.name in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
+        for ins in self.kept:
+            if any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
                 if any(first <= ins.position <= last for first, last in ranges):
                     inside.add(ins.line)
                 else:
@@ -265,6 +266,7 @@ def _is_small(code: MachineCode) -> bool:
     return len(code.instructions) * (1 + branches) <= _LARGEST
 
 
+@cached_by_form
 def _ptx_loops(function: Function) -> list[tuple[int, int]]:
     last: dict[int, int] = {}
     for block in function.blocks:
@@ -278,10 +280,13 @@ def _moves_bytes(ins: Instruction) -> bool:
     return ins.opcode in ("ld", "ldu", "st") and _UNMOVED.isdisjoint(ins.modifiers)
 
 
-def _bytes_of(block: BasicBlock) -> float:
+@cached_by_form
+def _bytes_of_blocks(function: Function) -> list[float]:
     widths = {"v2": 2, "v4": 4, "v8": 8}
-    total = 0
-    for ins in block.instructions:
-        if _moves_bytes(ins):
-            total += size_of(ins.modifiers[-1]) * next((widths[m] for m in ins.modifiers if m in widths), 1)
-    return float(total)
+    totals = [0.0] * len(function.blocks)
+    for block in function.blocks:
+        for ins in block.instructions:
+            if _moves_bytes(ins):
+                width = next((widths[m] for m in ins.modifiers if m in widths), 1)
+                totals[block.index] += size_of(ins.modifiers[-1]) * width
+    return totals
