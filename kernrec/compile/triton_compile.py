@@ -40,6 +40,8 @@ from kernrec.kernel.triton_function import OPTIONS, SCRATCH, fields_name, items_
 from kernrec.util.patch import environment, replaced
 
 _DYNAMIC = re.compile(r"^(\s*)\.extern\s+\.shared(\s+[^;\[]+)\[\]", re.MULTILINE)
+_HUGE_PAGES = "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864"
+"""Tunables that make the GNU C library use huge pages, which saves the assembler page faults."""
 _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTILINE)
 
 
@@ -90,7 +92,8 @@ def _set_up(folder: str) -> Iterator[None]:
     """
     modules = [import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
     with ExitStack() as stack:
-        stack.enter_context(environment(TRITON_CACHE_DIR=folder, TRITON_DUMP_PTXAS_LOG="1"))
+        variables = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1", "GLIBC_TUNABLES": _HUGE_PAGES}
+        stack.enter_context(environment(**variables))
         for module in modules:
             if hasattr(module, "triton_key"):
                 stack.enter_context(replaced(module, triton_key=triton_compiler))
