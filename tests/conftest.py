@@ -7,12 +7,13 @@ Tests neither read nor write the databases of the user who runs them.
 """
 
 import gc
+import json
 import os
 import re
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -26,6 +27,7 @@ from tests.helpers.refusals import FILE, Refuses
 
 if TYPE_CHECKING:
     from kernrec.recommender import Recommender
+    from kernrec.store import Database
 
 ROTATION = "KERNREC_TEST_ROTATION"
 """Environment variable: a text that selects the cases of `every(n)`, or `all`. The default is the commit."""
@@ -101,6 +103,37 @@ def refuses(
     """Return a function that checks that calls raise the messages in `messages.txt` of the test's folder."""
     yield (seen := Refuses(tmp_path, tmp_path_factory.getbasetemp()))
     seen.compare(request.path.with_name(FILE), f"{request.path.stem}::{request.node.name}")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a file from text, bytes or JSON data into the test's folder."""
+
+    def write(content: object, name: str = "results.json") -> Path:
+        path = tmp_path / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def database() -> Iterator["Database"]:
+    from kernrec.store import Database
+
+    with Database.memory() as database:
+        yield database
+
+
+@pytest.fixture
+def read_here() -> Iterator[None]:
+    from tests.helpers.reading import reading_here
+
+    with reading_here():
+        yield
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.helpers.reading import reading_here
-
 
 @pytest.fixture(autouse=True)
 def no_progress_on_a_slow_machine(monkeypatch):
@@ -12,7 +10,5 @@ def no_progress_on_a_slow_machine(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def no_reader_of_its_own():
+def no_reader_of_its_own(read_here):
     """Read databases in this process for in-process commands. Commands in separate processes still start a reader."""
-    with reading_here():
-        yield

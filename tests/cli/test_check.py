@@ -26,10 +26,8 @@ HOST = """int main(int count, char **v) {
 
 
 @pytest.fixture
-def scale(tmp_path):
-    path = tmp_path / "scale.ptx"
-    path.write_text(SCALE)
-    return path
+def scale(write):
+    return write(SCALE, "scale.ptx")
 
 
 @pytest.fixture
@@ -76,9 +74,8 @@ def test_finding_is_printed_and_written_as_json(scale, tmp_path):
     assert (finding["memory"], finding["byte"], finding["line"]) == ("x", 252, line)
 
 
-def test_kernel_with_a_tensor_map_and_a_cluster_runs(tmp_path):
-    path, matrix, result = tmp_path / "box.ptx", tmp_path / "x.npy", tmp_path / "y.npy"
-    path.write_text(beside(__file__, "box.ptx"))
+def test_kernel_with_a_tensor_map_and_a_cluster_runs(tmp_path, write):
+    path, matrix, result = write(beside(__file__, "box.ptx"), "box.ptx"), tmp_path / "x.npy", tmp_path / "y.npy"
     x = np.arange(12 * 16, dtype=np.int32).reshape(12, 16)
     np.save(matrix, x)
     launch = ["y=zeros:i32[64]", "--grid", "2", "--cluster", "2", "--gpu", "h200", "--save", f"y={result}", "--json"]

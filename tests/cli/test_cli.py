@@ -48,14 +48,12 @@ def assert_one_line(done: subprocess.CompletedProcess[str], says: str) -> None:
 
 
 @pytest.mark.slow
-def test_invalid_database_is_refused_in_one_line(tmp_path):
-    text = tmp_path / "notes.txt"
-    text.write_text("not a database" * 1000)
+def test_invalid_database_is_refused_in_one_line(tmp_path, write):
+    text = write("not a database" * 1000, "notes.txt")
     foreign = tmp_path / "foreign.duckdb"
     with duckdb.connect(str(foreign)) as connection:
         connection.execute("CREATE TABLE mine (x INTEGER)")
-    cut = tmp_path / "cut.duckdb"
-    cut.write_bytes(foreign.read_bytes()[:6000])
+    cut = write(foreign.read_bytes()[:6000], "cut.duckdb")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for path in (text, foreign, cut, tmp_path / "missing.duckdb", tmp_path):
         assert_one_line(run_here(*MATMUL, "--db", path), path.name)

@@ -17,10 +17,8 @@ FLAGS = ("-D", "SIZE=4", "-std=c++20", "-use_fast_math")
 
 
 @pytest.fixture
-def source(nvrtc, tmp_path):
-    path = tmp_path / "scale.cu"
-    path.write_text(KERNEL)
-    return path
+def source(nvrtc, write):
+    return write(KERNEL, "scale.cu")
 
 
 def test_check_and_analyze_accept_nvcc_flags(source, tmp_path):

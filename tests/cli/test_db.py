@@ -1,7 +1,5 @@
 """Test the `kernrec db` commands."""
 
-import json
-
 import duckdb
 import pytest
 
@@ -25,10 +23,8 @@ def own(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def cache(tmp_path):
-    path = tmp_path / "cache.json"
-    path.write_text(CACHE)
-    return path
+def cache(write):
+    return write(CACHE, "cache.json")
 
 
 def test_import_stores_another_tuners_results_and_reports_them(own, cache, capsys):
@@ -41,11 +37,10 @@ def test_import_stores_another_tuners_results_and_reports_them(own, cache, capsy
     assert "note: 2 of them were there already" in capsys.readouterr().err
 
 
-def test_refused_import_creates_no_database(own, tmp_path, capsys):
+def test_refused_import_creates_no_database(own, write, capsys):
     result = {"configuration": {"a": 1}, "times": {"runtimes": [1.0]}, "invalidity": "correct", "correctness": 1}
     document = {"schema_version": "1.0.0", "metadata": {"timeunit": "fortnights"}, "results": [result]}
-    (tmp_path / "t4.json").write_text(json.dumps(document))
-    assert run(["db", "import", str(tmp_path / "t4.json"), *SHAPE, "--gpu", "3090", "--kernel", "k"]) == 2
+    assert run(["db", "import", str(write(document, "t4.json")), *SHAPE, "--gpu", "3090", "--kernel", "k"]) == 2
     assert "unknown unit of time 'fortnights'; known: s, ms, us, ns, in full or short" in capsys.readouterr().err
     assert not own.exists()
 

@@ -24,13 +24,10 @@ def figures(name: str = "rtx4090") -> dict[str, Any]:
     return tomllib.loads(gpu_text(find_gpu(name), "my-card"))
 
 
-def written(folder: Path, text: str) -> Path:
-    path = folder / "card.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
+every_gpu = pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
 
 
-@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
+@every_gpu
 def test_every_printed_catalog_entry_reads_back_unchanged(gpu):
     shown = gpu_of(tomllib.loads(gpu_text(gpu, "my-card")), "a file")
     assert dataclasses.replace(shown, name=gpu.name, aliases=gpu.aliases, sources=gpu.sources) == gpu
@@ -49,13 +46,8 @@ def test_gpu_file_with_an_impossible_figure_is_refused_in_one_line(refuses):
     ])  # fmt: skip
 
 
-def test_hostile_file_is_refused_in_one_line(tmp_path, refuses):
-    def refused(content: bytes) -> None:
-        path = tmp_path / "card.toml"
-        path.write_bytes(content)
-        read_gpu_file(path)
-
-    refuses(refused, [
+def test_hostile_file_is_refused_in_one_line(write, refuses):
+    refuses(lambda content: read_gpu_file(write(content, "card.toml")), [
         b"\xff\xfe", b"name = ", b"a = " + b"[" * 20_000, b"#" * 70_000, b"sms = 0x" + b"f" * 60_000,
         b"sms = " + b"9" * 6_000, b"",
     ])  # fmt: skip
@@ -97,8 +89,8 @@ def test_gpu_file_with_any_numbers_is_consistent_or_refused_in_one_line(changes)
         assert shown.base_clock_hz <= shown.tensor_clock_hz <= shown.boost_clock_hz
 
 
-def test_gpu_file_with_catalog_figures_gets_the_catalog_answer(tmp_path):
-    path = written(tmp_path, gpu_text(find_gpu("l40s"), "as-the-l40s"))
+def test_gpu_file_with_catalog_figures_gets_the_catalog_answer(write):
+    path = write(gpu_text(find_gpu("l40s"), "as-the-l40s"), "card.toml")
     own, catalogs = (kernrec.recommend("softmax", gpu, rows=512, columns=512) for gpu in (path, "l40s"))
     assert own.gpu.name == "as-the-l40s"
     assert own.best.config == catalogs.best.config
@@ -114,9 +106,8 @@ def test_catalog_gpu_with_changed_figures_gets_another_name():
     assert find_gpu("l4").tdp_w == 72
 
 
-def test_every_prediction_command_accepts_a_gpu_file(tmp_path, capsys):
-    path = written(tmp_path, gpu_text(find_gpu("l4"), "cli-card"))
-    (comma := tmp_path / "my,card.toml").write_bytes(path.read_bytes())
+def test_every_prediction_command_accepts_a_gpu_file(write, capsys):
+    path, comma = (write(gpu_text(find_gpu("l4"), "cli-card"), name) for name in ("card.toml", "my,card.toml"))
     for command in (
         ["recommend", "--op", "softmax", "--gpu", str(path), "--shape", "rows=64,columns=64", "--json"],
         ["recommend", "--op", "softmax", "--gpu", f"{path},l4", "--shape", "rows=64,columns=64"],
@@ -131,8 +122,6 @@ def test_measurement_commands_refuse_gpu_files():
     with pytest.raises(UnknownGPU, match=r"'card.toml' is a GPU file"):
         find_gpu("card.toml")
 
-
-every_gpu = pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
 
 CATALOG = Path(kernrec.gpu.__file__).with_name("catalog")
 

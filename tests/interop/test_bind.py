@@ -197,9 +197,7 @@ def test_plausible_times_pass_the_plausibility_check(gpu):
 ROWS = beside(__file__, "rows.csv")
 
 
-def imported(kernel: Kernel, folder: Path, rows: str = ROWS, **recording: object) -> tuple[ImportSummary, list[float]]:
-    path = folder / "rows.csv"
-    path.write_text(rows)
+def imported(kernel: Kernel, path: Path, **recording: object) -> tuple[ImportSummary, list[float]]:
     with Database.memory() as database:
         problem = kernel.definition.problem()
         done = import_results(database, path, problem, "rtx3090", kernel, **recording)  # type: ignore[arg-type]
@@ -207,8 +205,8 @@ def imported(kernel: Kernel, folder: Path, rows: str = ROWS, **recording: object
         return done, sorted(float(str(time)) for time in times)
 
 
-def test_median_of_repeated_rows_is_stored(kernel, tmp_path):
-    done, times = imported(kernel, tmp_path, ignored=("padding",))
+def test_median_of_repeated_rows_is_stored(kernel, write):
+    done, times = imported(kernel, write(ROWS, "rows.csv"), ignored=("padding",))
     assert times == pytest.approx([0.3e-3, 0.3e-3, 0.4e-3])
     assert (done.results, sum(done.kernels[0].outcomes.values()) - done.kernels[0].outcomes["ok"]) == (4, 1)
     note = "3 rows repeated a config, up to a factor of 2.50 apart in time; the median of each config was kept"
@@ -230,9 +228,9 @@ def test_energy_of_merged_runs_is_power_times_median_latency():
     assert run.samples_s == (1e-3, 3e-3)
 
 
-def test_all_unknown_columns_are_named(kernel, tmp_path):
+def test_all_unknown_columns_are_named(kernel, write):
     rows = ROWS.replace("padding", "padding,swizzle,warmth").replace("ok", "1,2,ok")
     with pytest.raises(UsageError) as raised:
-        imported(kernel, tmp_path, rows)
+        imported(kernel, write(rows, "rows.csv"))
     assert "columns 'padding', 'swizzle', 'warmth' are neither" in str(raised.value)
     assert "--map ignore=padding,swizzle,warmth leaves them out" in str(raised.value)

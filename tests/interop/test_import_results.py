@@ -93,14 +93,13 @@ def test_recorded_result_files_are_read_completely(file, count, good, best_s):
     assert results.dropped == 0
 
 
-def test_workload_is_a_shipped_name_or_a_file(tmp_path):
+def test_workload_is_a_shipped_name_or_a_file(write):
     assert find_workload("ResNet-50") is workload("resnet50")
-    path = tmp_path / "mine.toml"
-    path.write_text(
+    text = (
         'dtype = "f16"\nlayouts = { mm = "nt" }\n'
         'layers = [{ op = "mm", m = 64, n = 8, k = 8 }, { op = "softmax", rows = 2, columns = 4, dtype = "f32" }]'
     )
-    mine = find_workload(str(path))
+    mine = find_workload(str(write(text, "mine.toml")))
     assert [layer.problem.key for layer in mine.layers] == [
         "matmul[m=64,n=8,k=8]f16,nt",
         "softmax[rows=2,columns=4]f32,row",
@@ -108,10 +107,9 @@ def test_workload_is_a_shipped_name_or_a_file(tmp_path):
     assert mine.name == "mine"
 
 
-def test_repeated_shapes_are_one_layer_and_unknown_ops_are_listed(tmp_path):
-    path = tmp_path / "shapes.csv"
-    path.write_text("op,count,m,n,k,dtype\nmm,2,64,8,8,f16\ngemm,3,64,8,8,half\nrope,,1,,,\nmv,,8,,8,\n")
-    network = find_workload(str(path))
+def test_repeated_shapes_are_one_layer_and_unknown_ops_are_listed(write):
+    text = "op,count,m,n,k,dtype\nmm,2,64,8,8,f16\ngemm,3,64,8,8,half\nrope,,1,,,\nmv,,8,,8,\n"
+    network = find_workload(str(write(text, "shapes.csv")))
     assert [(layer.problem.key, layer.count) for layer in network.layers] == [
         ("matmul[m=64,n=8,k=8]f16,nn", 5),
         ("matvec[m=8,k=8,n=1]f32,row", 1),
@@ -119,13 +117,8 @@ def test_repeated_shapes_are_one_layer_and_unknown_ops_are_listed(tmp_path):
     assert network.unknown == ("1 of the unknown op 'rope'",)
 
 
-def test_malformed_file_is_refused_in_one_line(tmp_path, refuses):
-    def refused(name: str, text: str) -> None:
-        path = tmp_path / name
-        path.write_text(text)
-        find_workload(str(path))
-
-    refuses(refused, [
+def test_malformed_file_is_refused_in_one_line(write, refuses):
+    refuses(lambda name, text: find_workload(str(write(text, name))), [
         ("x.csv", ""), ("x.csv", "m,n,k\n1,2,3\n"), ("x.csv", "op,m,m\nmm,1,1\n"), ("x.csv", "op,m,n,k\nmm,1,2,3,4\n"),
         ("x.csv", "op,m,n,k\nmm,1,two,3\n"), ("x.csv", "op,m,n,k\nmm,1,2,3\nmm,1,2\n"), ("x.csv", "op,m\nrope,1\n"),
         ("x.csv", "op,count,m,n,k\nmm,0,1,1,1\n"), ("x.jsonl", "{}\n"), ("x.jsonl", "[1\n"),
@@ -142,9 +135,8 @@ def test_missing_file_or_unknown_name_is_refused(refuses):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200), ending=st.sampled_from([".csv", ".jsonl"]))
-def test_any_file_is_read_or_refused(tmp_path, content, ending):
-    path = tmp_path / f"any{ending}"
-    path.write_bytes(b"op,m,n,k\n" + content if ending == ".csv" else content)
+def test_any_file_is_read_or_refused(write, content, ending):
+    path = write(b"op,m,n,k\n" + content if ending == ".csv" else content, f"any{ending}")
     message = "read"
     try:
         assert find_workload(str(path)).layers

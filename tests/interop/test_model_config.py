@@ -1,6 +1,5 @@
 """Test that shapes and layers are read from a model's config.json, with the field names of each model family."""
 
-import json
 from math import prod
 from typing import Any
 
@@ -31,12 +30,7 @@ def test_multimodal_model_uses_its_language_model(tmp_path):
 
 
 def test_latent_attention_has_its_own_layers(tmp_path):
-    deepseek = {
-        "hidden_size": 7168, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
-        "n_shared_experts": 1, "intermediate_size": 18432, "first_k_dense_replace": 3, "num_attention_heads": 128,
-        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
-    }  # fmt: skip
-    shapes = {linear.of_rank(8) for linear in read_model(str(written(tmp_path, deepseek))).linears}
+    shapes = {linear.of_rank(8) for linear in read_model(str(written(tmp_path, DEEPSEEK_V3))).linears}
     # vLLM ships tuned configs for these (N, K) shapes of DeepSeek-V3 on eight GPUs.
     assert shapes >= {(2112, 7168), (3072, 1536), (4096, 512), (7168, 2048), (4608, 7168), (7168, 2304), (7168, 256)}
 
@@ -101,11 +95,7 @@ MODEL = {"hidden_size": 4096, "moe_intermediate_size": 1024, "num_local_experts"
 
 
 def test_implausible_model_size_is_refused(tmp_path, refuses):
-    def refused(changed: dict[str, int]) -> None:
-        (path := tmp_path / "config.json").write_text(json.dumps(MODEL | changed))
-        read_model(str(path)).check()
-
-    refuses(refused, [
+    refuses(lambda changed: read_model(str(written(tmp_path, MODEL | changed))).check(), [
         {"num_local_experts": 1_000_000, "num_experts_per_tok": 1_000_000},
         {"num_local_experts": 4096, "num_experts_per_tok": 129}, {"hidden_size": 2**20 + 1},
         {"moe_intermediate_size": 10**300},
@@ -113,8 +103,7 @@ def test_implausible_model_size_is_refused(tmp_path, refuses):
 
 
 def test_common_model_is_read(tmp_path):
-    (path := tmp_path / "config.json").write_text(json.dumps(MODEL))
-    experts = read_model(str(path)).experts
+    experts = read_model(str(written(tmp_path, MODEL))).experts
     assert experts is not None
     assert experts.count == 8
 

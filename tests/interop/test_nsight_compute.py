@@ -91,11 +91,7 @@ def test_imported_launch_must_match_exactly_one_config(tmp_path):
 
 
 def test_incomplete_csv_is_refused_in_one_line(write, refuses):
-    def refused(text: str) -> None:
-        path = write(text, "profile.csv")
-        read_results(path)
-
-    refuses(refused, [
+    refuses(lambda text: read_results(write(text, "profile.csv")), [
         METRICS, RAW.replace('"nsecond"', '"furlong"'), RAW.replace("gpu__time_duration.sum", "other"),
         RAW.replace("(64, 1, 1)", "64"), RAW.replace('"171,264"', '"-5"'), RAW.replace('"171,264"', '"nan"'),
         "\n".join(RAW.splitlines()[::2]), RAW.replace("smooth(", "\x1b[2J("), RAW + '"2","3"\n', RAW.splitlines()[0],

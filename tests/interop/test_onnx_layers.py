@@ -124,9 +124,8 @@ def test_message_names_onnx_dimensions_without_a_value(save, refuses):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 40, b"not a model", b"\x08\x07\x3a\xff\xff\xff\xff\x0f"])
-def test_file_that_is_not_onnx_gives_a_one_line_error(tmp_path, content):
-    path = tmp_path / "x.onnx"
-    path.write_bytes(content)
+def test_file_that_is_not_onnx_gives_a_one_line_error(write, content):
+    path = write(content, "x.onnx")
     with pytest.raises(UsageError, match=r"x\.onnx") as refused:
         find_workload(str(path))
     assert "\n" not in str(refused.value)

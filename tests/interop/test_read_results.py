@@ -34,11 +34,7 @@ def test_format_and_compression_are_detected_from_the_content(write):
 
 
 def test_file_without_results_gives_a_one_line_error(write, refuses):
-    def refused(content: object) -> None:
-        path = write(content)
-        read_results(path)
-
-    refuses(refused, [
+    refuses(lambda content: read_results(write(content)), [
         "", "hello", "[1, 2]", "{'a': 1}", '{"General": {"FormatVersion": 1}, "ConfigurationSpace": {}}',
         b"\xff\xfe\x00\x01" * 40, '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
         document(result()) | {"schema_version": "2.0.0"},
@@ -140,11 +136,8 @@ def test_invalid_config_is_stored_with_its_reason(write, invalidity, correctness
 
 
 def test_malformed_ktt_file_is_refused_in_one_line(write, refuses):
-    def refused(before: str, after: str) -> None:
-        path = write((Path(__file__).with_name("samples") / "ktt.t4.json").read_text().replace(before, after))
-        read_results(path)
-
-    refuses(refused, [
+    text = beside(__file__, "ktt.t4.json", "samples")
+    refuses(lambda before, after: read_results(write(text.replace(before, after))), [
         ('"autotuner": "KTT"', '"autotuner": "other"'), ('"timeunit": "microseconds"', '"timeunit": ""'),
         ("2026-03-05 09:04:43 UTC", "05.03.2026 UTC"), ('"registers": 12', '"registers": -1'),
     ])  # fmt: skip
@@ -166,13 +159,8 @@ def test_truncated_results_file_is_refused(write):
             read_results(write(text[:cut]))
 
 
-def test_decompression_bomb_is_refused_before_parsing(tmp_path, refuses):
-    def refused(bomb: Callable[[], bytes]) -> None:
-        path = tmp_path / "bomb.json"
-        path.write_bytes(bomb())
-        read_text(path)
-
-    refuses(refused, [
+def test_decompression_bomb_is_refused_before_parsing(write, refuses):
+    refuses(lambda bomb: read_text(write(bomb(), "bomb.json")), [
         lambda: gzip.compress(b"[" + b" " * 80_000_000 + b"]", 1), lambda: b"[" + b"[]," * 8_000_000 + b"[]]",
     ])  # fmt: skip
 
@@ -181,14 +169,8 @@ CLBLAST: dict[str, Any] = json.loads(beside(__file__, "clblast.json"))
 TUNED_KTT: dict[str, Any] = json.loads(beside(__file__, "ktt.json"))
 
 
-def tuned(folder: Path, document: object) -> Path:
-    path = folder / "results.json"
-    path.write_text(json.dumps(document))
-    return path
-
-
-def test_clblast_tuner_file_keeps_problem_and_measurements(tmp_path):
-    file = read_results(tuned(tmp_path, CLBLAST))
+def test_clblast_tuner_file_keeps_problem_and_measurements(tmp_path, write):
+    file = read_results(path := write(CLBLAST))
     assert (file.tool, file.kernel, file.device, file.not_run) == ("CLBlast", "xgemm_1", "NVIDIA GeForce RTX 3060", 1)
     assert [(dict(row.config), row.latency_s) for row in file.results] == [
         ({"MWG": 64, "NWG": 64}, pytest.approx(620e-6)),
@@ -196,12 +178,12 @@ def test_clblast_tuner_file_keeps_problem_and_measurements(tmp_path):
     ]
     assert file.problem == StatedProblem("matmul", (("m", 1024), ("n", 512), ("k", 256)), "f32")
     with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
-        summary = import_results(database, tmp_path / "results.json", StatedProblem("matmul"))
+        summary = import_results(database, path, StatedProblem("matmul"))
         assert (summary.added > 0, summary.gpu.name) == (True, "rtx3060")
 
 
-def test_ktt_json_is_read_with_its_failures(tmp_path):
-    file = read_results(tuned(tmp_path, TUNED_KTT))
+def test_ktt_json_is_read_with_its_failures(write):
+    file = read_results(write(TUNED_KTT))
     good, wrong = file.results
     assert (file.tool, file.device, good.kernel) == ("KTT", "NVIDIA GeForce RTX 3060", "nbody")
     assert (dict(good.config), good.registers) == ({"GROUP": 64, "F": "x"}, 40)
@@ -209,21 +191,16 @@ def test_ktt_json_is_read_with_its_failures(tmp_path):
     assert (wrong.outcome, wrong.latency_s, wrong.error) == (Outcome.INCORRECT, None, "ValidationFailed")
 
 
-def test_damaged_ktt_json_gives_a_one_line_error(tmp_path, refuses):
-    refuses(lambda change: read_results(tuned(tmp_path, TUNED_KTT | change)), [
+def test_damaged_ktt_json_gives_a_one_line_error(write, refuses):
+    refuses(lambda change: read_results(write(TUNED_KTT | change)), [
         {"Metadata": {"TimeUnit": "Minutes"}}, {"Results": {}},
         {"Results": [{"Configuration": [{"Name": "A", "Value": 1}], "Status": "Fine"}]},
         {"Results": [{"Configuration": "A"}]},
     ])  # fmt: skip
 
 
-def test_unsupported_formats_are_named(tmp_path, refuses):
-    def refused(text: str) -> None:
-        path = tmp_path / "tuned.json"
-        path.write_text(text)
-        read_results(path)
-
-    refuses(refused, [
+def test_unsupported_formats_are_named(write, refuses):
+    refuses(lambda text: read_results(write(text, "tuned.json")), [
         '{"input": ["cuda", "dense_small_batch.cuda", []], "config": {}, "result": [[0.1], 0, 1, 1]}\n',
         '{"i": ["cuda -model=t4", "conv2d_nchw.cuda"], "t": "", "v": 0.2}\n',
         '{"_metadata": {"flashinfer_version": "0.6"}, "(\'fp4_gemm\')": ["Runner", 3]}',
@@ -297,11 +274,7 @@ def test_cache_truncated_at_any_byte_yields_its_complete_entries(write):
 
 
 def test_malformed_cache_is_refused_in_one_line(write, refuses):
-    def refused(text: str) -> None:
-        path = write(text)
-        read_results(path)
-
-    refuses(refused, [
+    refuses(lambda text: read_results(write(text)), [
         cache(), cache(entry(time=-1.0)), cache(entry(time="fast")), cache(entry(times=[0.1, "x"])),
         cache(entry(timestamp="yesterday")), cache(entry(bx=[1])), cache({"bx": 32, "time": 1.0}),
         cache({"bx": 32, "tile": 1}), cache(entry(), tune_params_keys=[], tune_params={}),

@@ -17,10 +17,8 @@ SAXPY = ROOT / "docs/examples/saxpy.cu"
 
 
 @pytest.fixture
-def rows(tmp_path):
-    path = tmp_path / "rows.cu"
-    path.write_text(beside(__file__, "spec_draft.cu"))
-    return path
+def rows(write):
+    return write(beside(__file__, "spec_draft.cu"), "rows.cu")
 
 
 def test_launch_options_produce_the_spec_in_the_guide():
@@ -160,13 +158,8 @@ def test_wrong_options_are_refused_in_one_line(rows, refuses):
     ])  # fmt: skip
 
 
-def test_source_without_a_matching_launch_is_refused_in_one_line(tmp_path, refuses):
-    def refused(source: str) -> None:
-        path = tmp_path / "a.cu"
-        path.write_text(source)
-        draft_spec(path, LaunchWords(block="32,64"))
-
-    refuses(refused, [
+def test_source_without_a_matching_launch_is_refused_in_one_line(write, refuses):
+    refuses(lambda source: draft_spec(write(source, "a.cu"), LaunchWords(block="32,64")), [
         "void f() {}", "__global__ void a() {} __global__ void b() {}",
         "template <int N> __global__ void a(int* x) { x[0] = N; }", "__global__ void a(int* x) { x[0] = lower_case; }",
         "__global__ void a(int* x) { x[threadIdx.x] = 1; }",

@@ -1,8 +1,6 @@
 """Test tuned configs of Triton, PyTorch and serving engines: reading and writing."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +14,6 @@ from kernrec.interop.moe_configs import TILES, ExpertLayer, read_moe_configs, wr
 from kernrec.interop.read_results import read_results
 from kernrec.interop.triton_results import TEMPLATE, TUNABLES, entry, product_key
 from kernrec.op import find_op
-from kernrec.store import Database
 from kernrec.store.measurement import Outcome
 
 INFINITY = float("inf")
@@ -27,15 +24,16 @@ def config(block: int = 128, **arguments: Any) -> dict[str, Any]:
     return {"kwargs": {"BLOCK_M": block, "BLOCK_N": 64}} | usual | arguments
 
 
-def write(folder: Path, entries: Sequence[Any], name: str = "matmul_kernel.autotune.json") -> Path:
-    path = folder / name
-    path.write_text(json.dumps({"key": [64, "torch.float16"], "configs_timings": entries}))
-    return path
+@pytest.fixture
+def autotuned(write):
+    """Return a function that writes a cache of Triton's autotuner."""
+    name = "matmul_kernel.autotune.json"
+    return lambda entries: write({"key": [64, "torch.float16"], "configs_timings": entries}, name)
 
 
-def test_configs_have_their_meta_parameters_and_median_time(tmp_path):
+def test_configs_have_their_meta_parameters_and_median_time(autotuned):
     entries = [(config(128), [0.5, 0.4, 0.6]), (config(64, num_warps=8), [INFINITY] * 3)]
-    file = read_results(write(tmp_path, entries))
+    file = read_results(autotuned(entries))
     assert (file.tool, file.kernel, file.device) == ("Triton autotune", "matmul_kernel", None)
     fast, failed = file.results
     assert fast.config == {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
@@ -53,21 +51,20 @@ def test_configs_have_their_meta_parameters_and_median_time(tmp_path):
     ((config(kwargs={"num_warps": 4}), [1, 1, 1]), "num_warps is stated twice"),
     ("config", "expected a list of two items: the attributes of a config, and its times"),
 ])  # fmt: skip
-def test_foreign_cache_is_refused_in_one_line(tmp_path, entry, says):
+def test_foreign_cache_is_refused_in_one_line(autotuned, entry, says):
     with pytest.raises(UsageError) as error:
-        read_results(write(tmp_path, [entry]))
+        read_results(autotuned([entry]))
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_rows_are_stored_as_measured_by_another_tuner(tmp_path, refuses):
-    path = write(tmp_path, [(config(block), [0.5, 0.4, 0.6]) for block in (32, 64, 128)])
+def test_rows_are_stored_as_measured_by_another_tuner(autotuned, database, refuses):
+    path = autotuned([(config(block), [0.5, 0.4, 0.6]) for block in (32, 64, 128)])
     problem = find_op("matmul").problem("f16", m=4096, n=4096, k=1024)
-    with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
-        summary = import_results(database, path, problem, "a100")
-        assert (summary.kernels[0].kernel, summary.results, summary.added) == ("matmul_kernel", 3, 3)
-        assert import_results(database, path, problem, "a100").added == 0
-        refuses(lambda: import_results(database, path, problem))
+    summary = import_results(database, path, problem, "a100")
+    assert (summary.kernels[0].kernel, summary.results, summary.added) == ("matmul_kernel", 3, 3)
+    assert import_results(database, path, problem, "a100").added == 0
+    refuses(lambda: import_results(database, path, problem))
 
 
 def test_cache_of_the_installed_triton_is_read(tmp_path, monkeypatch):

@@ -113,13 +113,8 @@ def test_workload_is_found_by_loose_spelling():
 HEAD = beside(__file__, "workload_head.toml")
 
 
-def test_invalid_workload_file_is_refused_by_name(tmp_path, refuses):
-    def refused(text: str) -> None:
-        path = tmp_path / "x.toml"
-        path.write_text(text)
-        load_workload(path)
-
-    refuses(refused, [
+def test_invalid_workload_file_is_refused_by_name(write, refuses):
+    refuses(lambda text: load_workload(write(text, "x.toml")), [
         "layers = [", "layers = []", HEAD, HEAD + "layers = 3", HEAD + "layers = [3]",
         HEAD + 'layers = [{ name = "l", op = "matmul", count = 0, m = 1, n = 1, k = 1 }]',
         HEAD + 'layers = [{ name = "l", op = "softmax", count = 1, compared = 1 }]',

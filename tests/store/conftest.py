@@ -5,26 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from kernrec.op import find_op
-from kernrec.store import Database, ProfileRow
-from tests.helpers.reading import reading_here
+from kernrec.store import ProfileRow
 from tests.helpers.sharing import USUAL, profile_row
-
-
-@pytest.fixture
-def read_here():
-    with reading_here():
-        yield
 
 
 @pytest.fixture
 def problem():
     return find_op("matmul").problem(m=64, n=32, k=16)
-
-
-@pytest.fixture
-def database():
-    with Database.memory() as database:
-        yield database
 
 
 @pytest.fixture

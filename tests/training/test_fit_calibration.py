@@ -114,12 +114,8 @@ def test_saved_calibration_reads_back(tmp_path):
     assert load(tmp_path) == {}
 
 
-def test_foreign_or_truncated_file_is_refused_in_one_line(tmp_path, refuses):
-    def refused(text: str) -> None:
-        (tmp_path / FILE).write_text(text)
-        load(tmp_path)
-
-    refuses(refused, [
+def test_foreign_or_truncated_file_is_refused_in_one_line(write, refuses):
+    refuses(lambda text: load(write(text, FILE).parent), [
         "", "[1]", '{"format": 7, "architectures": []}', '{"format": 1}',
         '{"format": 1, "architectures": [{"arch": "sm_89"}]}',
     ])  # fmt: skip

@@ -9,6 +9,7 @@ from kernrec.interop.model_config import read_model
 from kernrec.recommender.serving.engine_defaults import default_config, kernel_taken, launched
 from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, second_file, tuned_files
 from kernrec.recommender.serving.tuned_files import FOLDERS, Shipped, divided, shipped_of, table, whole
+from tests.helpers.models import DEEPSEEK_V3
 from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, written
 
 
@@ -64,16 +65,10 @@ def test_model_that_cannot_be_split_evenly_is_refused(tmp_path, refuses):
 
 
 def test_deepseek_v3_files_have_the_names_that_vllm_ships(tmp_path):
-    deepseek = {
-        "hidden_size": 7168, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
-        "n_shared_experts": 1, "intermediate_size": 18432, "first_k_dense_replace": 3, "num_attention_heads": 128,
-        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
-        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-    }  # fmt: skip
     shipped = shipped_of("vllm", "0.33.0").names
-    present = [name in shipped[Kind.BLOCK_GEMM] for name in names(tmp_path, deepseek, "vllm", "h200", tp=8)[1:]]
+    present = [name in shipped[Kind.BLOCK_GEMM] for name in names(tmp_path, DEEPSEEK_V3, "vllm", "h200", tp=8)[1:]]
     assert all(present), present
-    assert names(tmp_path, deepseek, "vllm", "h200", tp=8)[0] in shipped[Kind.EXPERTS]
+    assert names(tmp_path, DEEPSEEK_V3, "vllm", "h200", tp=8)[0] in shipped[Kind.EXPERTS]
 
 
 @pytest.mark.parametrize(

@@ -156,15 +156,13 @@ def test_helion_configs_are_judged_by_gpu_and_limits(tmp_path):
         {"key": [1], "configs_timings": [[{}, [1, 1, 1]]]},
     ],
 )
-def test_malformed_cache_is_refused_with_its_name(content, tmp_path):
-    path = written(tmp_path / "cache.json", content)
+def test_malformed_cache_is_refused_with_its_name(content, write):
     with pytest.raises(UsageError, match=r"cache\.json is not .*") as refusal:
-        read_tuned_cache(config_file(path))
+        read_tuned_cache(config_file(write(content, "cache.json")))
     assert "\n" not in str(refusal.value)
 
 
-def test_helion_cache_whose_second_config_is_a_number_is_refused(tmp_path):
-    path = tmp_path / "cache.json"
-    path.write_text('{"config": "{}", "config": 3, "key": {"fields": {}}}')
+def test_helion_cache_whose_second_config_is_a_number_is_refused(write):
+    path = write('{"config": "{}", "config": 3, "key": {"fields": {}}}', "cache.json")
     with pytest.raises(UsageError, match=r"cache\.json is not a cache of Helion"):
         read_tuned_cache(config_file(path))
