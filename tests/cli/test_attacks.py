@@ -11,14 +11,13 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from kernrec.store import Database
 from kernrec.store.keys import Signer, key_file
 from kernrec.store.share.bundle import write_bundle
 from kernrec.store.share.manifest import Manifest, Segment, Withdrawal, bundle_name
 from kernrec.store.share.place import ZipFile
 from tests.helpers.command import run_apart, run_here
 from tests.helpers.reading import reading_here
-from tests.helpers.sharing import GPU, Person, measurements
+from tests.helpers.sharing import GPU, Person, measurements, store_measurements
 
 
 @pytest.fixture
@@ -82,8 +81,7 @@ CHILDREN = {
 @pytest.mark.parametrize("name", list(CHILDREN))
 def test_child_processes_import_nothing_from_the_working_folder(user, tmp_path, name):
     (folder := tmp_path / "downloads").mkdir()
-    with Database.open(folder / "theirs.duckdb", read_only=False, create=True) as database:
-        database.add_measurements(measurements("theirs", 1))
+    store_measurements(folder / "theirs.duckdb", measurements("theirs", 1))
     (folder / "kernel.cu").write_text('extern "C" __global__ void f(float* x) { x[threadIdx.x] = 1; }')
     for module in ("json", "queue", "signal", "tempfile", "numpy", "duckdb", "multiprocessing"):
         (folder / f"{module}.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")

@@ -15,25 +15,17 @@ from kernrec.store import Database
 from tests.helpers.command import run_apart, run_here
 from tests.helpers.needs import needs
 from tests.helpers.recording import make_recording
+from tests.helpers.sharing import measured_rows
 
 HERE = {k: v for k, v in os.environ.items() if not k.startswith(("KERNREC_", "XDG_"))}
 
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+without_gpu = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU here")
 
 
 def replaying(recording: Path, database: Path, *more: object) -> list[object]:
     return ["collect", "--replay", recording, "--db", database, *more]
-
-
-def measurements(database: Path) -> int:
-    with Database.open(database) as opened:
-        return opened.counts()["measurement"]
-
-
-@pytest.fixture
-def has_gpu():
-    return Path("/dev/nvidia0").exists()
 
 
 @pytest.mark.slow
@@ -44,7 +36,7 @@ def test_replayed_campaign_prints_a_summary_and_writes_a_database(tmp_path):
     assert " replayed\n" in done.stdout
     assert " measured" not in done.stdout
     assert "4 constraint, such as: too many threads" in done.stdout
-    assert f"{measurements(database)} rows are new in {database}" in done.stdout
+    assert f"{len(measured_rows(database))} rows are new in {database}" in done.stdout
     assert "x=39" not in done.stdout
     assert "screen 1/40" in done.stderr
     assert not journal_path(database).exists()
@@ -71,7 +63,7 @@ def test_ctrl_c_keeps_finished_measurements(tmp_path):
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == "kernrec: interrupted; finished measurements are kept"
-    stored = measurements(database)
+    stored = len(measured_rows(database))
     assert 0 < stored < 1000
     assert f"{stored} rows are new in {database}" in out
     assert "Traceback" not in err
@@ -90,19 +82,17 @@ def test_database_of_a_newer_version_stays_unchanged(tmp_path):
     assert "made by a newer kernrec" in done.stderr
 
 
+@without_gpu
 @needs("pynvml")
-def test_collect_without_a_gpu_explains_the_alternatives(tmp_path, has_gpu):
-    if has_gpu:
-        pytest.skip("there is a GPU here")
+def test_collect_without_a_gpu_explains_the_alternatives(tmp_path):
     done = run_apart("collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", home=tmp_path, variables=NO_GPU)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "--replay works without" in done.stderr
 
 
-def test_doctor_without_a_gpu_fails_and_lists_missing_parts(tmp_path, has_gpu):
-    if has_gpu:
-        pytest.skip("there is a GPU here")
+@without_gpu
+def test_doctor_without_a_gpu_fails_and_lists_missing_parts(tmp_path):
     done = run_apart("doctor", "--json", home=tmp_path, variables=NO_GPU)
     diagnosis = json.loads(done.stdout)
     assert done.returncode == 1

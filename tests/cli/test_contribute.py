@@ -15,6 +15,7 @@ from kernrec.store.share.bundle import read_bundle
 from kernrec.store.share.manifest import bundle_name
 from kernrec.store.share.place import place_at
 from tests.helpers.command import run_here
+from tests.helpers.sharing import measured_rows
 from tests.helpers.simulated_library import GPU, UUID_HASH, in_this_machine
 
 DATABASE = ".local/share/kernrec/contributed.duckdb"
@@ -52,8 +53,7 @@ def test_contributed_bundle_is_signed_and_named_like_a_pushed_one(contributed):
 
 def test_contribute_first_measures_configs_that_every_user_measures(contributed):
     home, _ = contributed
-    with Database.open(home / DATABASE) as database:
-        rows = sorted(database.rows("measurement"), key=lambda row: str(row["measured_at"]))
+    rows = sorted(measured_rows(home / DATABASE), key=lambda row: str(row["measured_at"]))
     fixed = {each.kernel_name for each in fixed_part()}
     assert {row["kernel"] for row in rows[:5]} <= fixed
     assert {row["kernel"] for row in rows} - fixed
@@ -86,8 +86,7 @@ def test_second_contribute_run_bundles_only_new_rows(contributed):
     assert status == 0, err
     [new] = set(bundles(home)) - set(before)
     bundle = read_bundle(place_at(new))
-    with Database.open(home / DATABASE) as database:
-        assert 0 < bundle.manifest.rows["measurement"] < database.counts()["measurement"]
+    assert 0 < bundle.manifest.rows["measurement"] < len(measured_rows(home / DATABASE))
 
 
 @pytest.mark.every(3)
@@ -100,8 +99,7 @@ def test_interrupted_run_loses_no_rows(tmp_path, monkeypatch):
     assert status == 130, err
     assert "no bundle was written" in out
     assert not bundles(tmp_path)
-    with Database.open(tmp_path / DATABASE) as opened:
-        measured = opened.counts()["measurement"]
+    measured = len(measured_rows(tmp_path / DATABASE))
     assert measured > 0
     status, out, err = contribute(tmp_path, "--budget", "0m")
     assert status == 0, err

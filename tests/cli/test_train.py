@@ -1,10 +1,11 @@
 """Test `kernrec train` and `kernrec evaluate` on simulated measurements: the analytical model times a known factor."""
 
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,38 +17,22 @@ from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.space import Space, predict
 from kernrec.recommender.rank import RankedSpace
-from kernrec.store import Database
-from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
 from tests.helpers.needs import needs
-from tests.helpers.recording import row_of, store_rows
+from tests.helpers.recording import simulated_rows, store_rows
 
 pytestmark = [pytest.mark.slow, needs("xgboost")]
 
 GPU = "rtx4090"
 FACTOR = 1.3
-
-
-def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
-    """Yield measurement rows of a simulated GPU on which each config takes FACTOR times its predicted latency."""
-    recommender, draw = Recommender([]), np.random.default_rng(0)
-    for number in range(problems):
-        problem = find_op("matmul").problem(m=256 * (number + 1), n=512, k=256)
-        table = recommender.context.on(find_gpu(GPU)).tables(problem)[0]  # the first table is matmul_simt's
-        problem_space = table.space.at(problem)
-        rows = np.sort(draw.choice(table.runnable(problem_space), configs, replace=False))
-        limited = predict(table, problem_space, rows)
-        for row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
-            took = float(latency * FACTOR * np.exp(draw.normal(0, 0.02)))
-            costs = {"latency_s": took, "energy_j": took * float(power)}
-            yield row_of(GPU, table.kernel, table.space.config(int(row)), problem) | costs
+SHAPE = {"m": 900, "n": 700, "k": 300}
+FASTEST = Query(Objective.LATENCY, top=1)
+simulated = partial(simulated_rows, GPU, step=256, configs=12, factor=FACTOR)
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    path = tmp_path_factory.mktemp("db") / "own.duckdb"
-    store_rows(path, simulated(12))
-    return path
+    return store_rows(tmp_path_factory.mktemp("db") / "own.duckdb", simulated(12))
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +42,8 @@ def trained(measured):
 
 
 def test_trained_model_predicts_an_unmeasured_shape(trained):
-    shape = {"m": 900, "n": 700, "k": 300}
-    query = Query(Objective.LATENCY, top=1)
-    analytical = Recommender([]).recommend("matmul", GPU, shape, query=query).best
-    learned = Recommender([trained]).recommend("matmul", GPU, shape, query=query)
+    analytical = Recommender([]).recommend("matmul", GPU, SHAPE, query=FASTEST).best
+    learned = Recommender([trained]).recommend("matmul", GPU, SHAPE, query=FASTEST)
     best = learned.best
     assert analytical.latency_s.source == "predicted"
     assert best.latency_s.source == best.energy_j.source == "learned"
@@ -72,16 +55,15 @@ def test_trained_model_predicts_an_unmeasured_shape(trained):
 def test_trained_model_keeps_a_wide_interval_on_an_unmeasured_gpu(trained):
     # Shrinkage toward the backend's time raises the predicted time by a few per cent. The lower end of the interval
     # rises more than the time, and the upper end does not change.
-    latency = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best.latency_s
+    latency = Recommender([trained]).recommend("matmul", "a100", SHAPE).best.latency_s
     assert latency.source == "transferred"
     assert latency.high / latency.value >= 1.9
     assert latency.low < latency.value
 
 
 def test_train_refuses_replayed_measurements(tmp_path, capsys):
-    path = tmp_path / "replayed.duckdb"
     again = {"protocol_version": 0, "measured_by": "kernrec 0.1.0", "replayed": True}
-    store_rows(path, [row | again for row in simulated(1)])
+    path = store_rows(tmp_path / "replayed.duckdb", [row | again for row in simulated(1)])
     assert run(["train", "--db", str(path)]) == 2
     message = capsys.readouterr().err
     assert "left out 12 configs that were only replayed" in message
@@ -112,14 +94,13 @@ def test_evaluate_scores_every_ranking_method(measured, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def calibrated(measured, tmp_path_factory):
-    own = tmp_path_factory.mktemp("calibrated") / "own.duckdb"
-    own.write_bytes(measured.read_bytes())
+    own = Path(shutil.copy(measured, tmp_path_factory.mktemp("calibrated")))
     assert run(["train", "--calibrate", "--db", str(own)]) == 0
     return own
 
 
 def test_calibration_recovers_a_known_factor_and_reports_the_gain(measured, tmp_path, capsys):
-    (own := tmp_path / "own.duckdb").write_bytes(measured.read_bytes())
+    own = Path(shutil.copy(measured, tmp_path))
     assert run(["train", "--calibrate", "--db", str(own), "--json"]) == 0
     printed = capsys.readouterr()
     (result,) = json.loads(printed.out)
@@ -131,14 +112,10 @@ def test_calibration_recovers_a_known_factor_and_reports_the_gain(measured, tmp_
     assert any(finding in text for text in result["findings"])
 
 
-SHAPE = {"m": 900, "n": 700, "k": 300}
-
-
 def test_calibration_applies_to_every_gpu_of_the_architecture(calibrated):
-    query = Query(Objective.LATENCY, top=1)
     for gpu in (GPU, "l40s"):  # both GPUs are sm_89
-        plain = Recommender([calibrated], calibrated=False).recommend("matmul", gpu, SHAPE, query=query)
-        answer = Recommender([calibrated]).recommend("matmul", gpu, SHAPE, query=query)
+        plain = Recommender([calibrated], calibrated=False).recommend("matmul", gpu, SHAPE, query=FASTEST)
+        answer = Recommender([calibrated]).recommend("matmul", gpu, SHAPE, query=FASTEST)
         assert answer.best.latency_s.source == "predicted"
         assert answer.best.latency_s.value / plain.best.latency_s.value == pytest.approx(FACTOR, rel=0.1)
         assert answer.calibration is not None
@@ -148,31 +125,29 @@ def test_calibration_applies_to_every_gpu_of_the_architecture(calibrated):
         assert any(answer.calibration.hash in n and f"{rows} configs on 12 problems" in n for n in answer.notes)
         assert answer.as_dict()["calibration"]["hash"] == answer.calibration.hash
         assert plain.calibration is None
-    other = Recommender([calibrated]).recommend("matmul", "a100", SHAPE, query=query)
+    other = Recommender([calibrated]).recommend("matmul", "a100", SHAPE, query=FASTEST)
     assert other.calibration is None
     assert (
         other.best.latency_s.value
-        == Recommender([]).recommend("matmul", "a100", SHAPE, query=query).best.latency_s.value
+        == Recommender([]).recommend("matmul", "a100", SHAPE, query=FASTEST).best.latency_s.value
     )
 
 
 @pytest.mark.every(3)
 def test_model_is_used_only_with_the_calibration_that_it_was_trained_with(calibrated, tmp_path, capsys):
-    own = tmp_path / "own.duckdb"
-    own.write_bytes(calibrated.read_bytes())
+    own = Path(shutil.copy(calibrated, tmp_path))
     assert run(["train", "--op", "mm", "--db", str(own)]) == 0  # this model corrects the uncalibrated analytical model
-    query = Query(Objective.LATENCY, top=1)
-    before = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
+    before = Recommender([own]).recommend("matmul", GPU, SHAPE, query=FASTEST)
     assert run(["train", "--calibrate", "--db", str(own)]) == 0
-    refused = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
+    refused = Recommender([own]).recommend("matmul", GPU, SHAPE, query=FASTEST)
     assert refused.best.latency_s.source == "predicted"
     (note,) = [note for note in refused.notes if note.startswith("model matmul")]
     assert note.startswith("model matmul was trained with the data sheet's coefficients of sm_89, but kernrec now uses")
-    again = Recommender([own], calibrated=False).recommend("matmul", GPU, SHAPE, query=query)
+    again = Recommender([own], calibrated=False).recommend("matmul", GPU, SHAPE, query=FASTEST)
     assert again.best.latency_s == before.best.latency_s
     assert run(["train", "--op", "mm", "--db", str(own)]) == 0
     capsys.readouterr()
-    renewed = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
+    renewed = Recommender([own]).recommend("matmul", GPU, SHAPE, query=FASTEST)
     assert renewed.best.latency_s.source == "learned"
     assert renewed.best.latency_s.value == pytest.approx(before.best.latency_s.value, rel=0.1)
     assert run(["db", "info", "--db", str(own), "--json"]) == 0
@@ -184,8 +159,7 @@ def test_model_is_used_only_with_the_calibration_that_it_was_trained_with(calibr
 
 @pytest.mark.parametrize("damage", ["", "{", '{"format": 1}'])
 def test_damaged_calibration_is_reported_once_and_ignored(calibrated, tmp_path, damage):
-    own = tmp_path / "own.duckdb"
-    own.write_bytes(calibrated.read_bytes())
+    own = Path(shutil.copy(calibrated, tmp_path))
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "calibration.json").write_text(damage)
     recommender = Recommender([own])
@@ -207,20 +181,18 @@ def test_train_refuses_invalid_arguments_in_one_line(measured, arguments, messag
 
 
 def test_too_few_problems_error_states_how_many_are_missing(tmp_path, capsys):
-    path = tmp_path / "few.duckdb"
-    store_rows(path, simulated(4))
+    path = store_rows(tmp_path / "few.duckdb", simulated(4))
     assert run(["train", "--db", str(path), "--json"]) == 0
     assert "5 more are needed" in capsys.readouterr().err
 
 
 def test_train_refuses_too_few_measurements(tmp_path, capsys):
-    path, rows = tmp_path / "few.duckdb", list(simulated(2))
-    store_rows(path, rows[:5])
+    rows = list(simulated(2))
+    path = store_rows(tmp_path / "few.duckdb", rows[:5])
     assert run(["train", "--db", str(path)]) == 2
     assert capsys.readouterr().err == "kernrec: matmul: 5 measured configs to learn from; a model needs at least 8\n"
     assert not (tmp_path / "models").exists()
-    with Database.open(path, read_only=False) as database:
-        database.add_measurements(map(Measurement.from_columns, rows[5:13]))  # the last row belongs to a second problem
+    store_rows(path, rows[5:13])  # the last row belongs to a second problem
     assert run(["evaluate", "--db", str(path), "--json"]) == 0
     printed = capsys.readouterr()
     assert "no learned estimate is scored: the other folds have 1 measured config to learn from" in printed.err
@@ -259,8 +231,8 @@ def test_40_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
     truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
     chosen = np.random.default_rng(0).choice(len(rows), 40, replace=False)
     usual = next(simulated(1)) | {"gpu": gpu.name, "problem": problem, "energy_j": None}
-    own = tmp_path / "own.duckdb"
-    store_rows(own, [usual | {"config": configs[i], "latency_s": float(truth[i])} for i in chosen])
+    rows = [usual | {"config": configs[i], "latency_s": float(truth[i])} for i in chosen]
+    own = store_rows(tmp_path / "own.duckdb", rows)
     (tmp_path / "models").symlink_to(trained.parent / "models")
     query = Query(Objective.LATENCY, top=60)
     answer = Recommender([own]).recommend("matmul", gpu.name, problem.dim, query=query)

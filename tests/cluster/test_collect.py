@@ -13,8 +13,9 @@ from kernrec.measure.campaign.journal import waiting_measurements
 from kernrec.measure.campaign.results import EFFORTS, Progress
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.store import Database
-from tests.helpers.gpu_cluster import Event, GpuCluster
+from tests.helpers.gpu_cluster import Event, GpuCluster, killed_at
 from tests.helpers.recording import make_recording
+from tests.helpers.sharing import measured_rows
 
 pytestmark = pytest.mark.usefixtures("gpus_here")
 
@@ -45,8 +46,7 @@ def collect(
 
     cluster = GpuCluster(folder, machines, event)
     result = collect_on(cluster, CollectRequest(None, database, **more), report)  # type: ignore[arg-type]
-    with Database.open(database) as opened:
-        return result, opened.rows("measurement")
+    return result, measured_rows(database)
 
 
 def times_measured(rows: list[dict[str, object]], closed: bool = True) -> Counter[object]:
@@ -66,13 +66,8 @@ def test_cluster_measures_every_config_once(tmp_path):
 
 @pytest.mark.parametrize("moment", [3, 4, 6])
 def test_dead_machine_loses_only_current_configs_and_a_new_one_takes_over(tmp_path, moment):
-    def die(cluster: GpuCluster, call: int) -> None:
-        if call == moment:
-            cluster.kill("machine-0")
-            cluster.add_machine()
-
     notes: list[str] = []
-    result, rows = collect(tmp_path, 1, die, notes)
+    result, rows = collect(tmp_path, 1, killed_at(moment), notes)
     assert result.error is None
     assert any("the machine died" in note for note in notes)
     assert set(times_measured(rows).values()) == {1}
@@ -121,8 +116,7 @@ def test_restarted_driver_skips_configs_measured_by_another_run(tmp_path, monkey
     monkeypatch.setattr(driver, "_STORE_S", 0.0)
     with pytest.raises(Killed):
         collect(tmp_path, 1, die)
-    with Database.open(tmp_path / "own.duckdb") as opened:
-        entered = opened.rows("measurement")
+    entered = measured_rows(tmp_path / "own.duckdb")
     assert len(entered) == 12  # the rows of the first problem, which is complete
     assert not any(row["block_open"] for row in entered)
     monkeypatch.undo()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kernrec.cluster import driver as driver_module
 from kernrec.cluster.commands import SharedProblems
 from kernrec.cluster.driver import Driver
-from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Limits, Reply
+from kernrec.cluster.gpu_actor import Answer, GpuIdentity, GpuLost, Greeting, Reply
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task
@@ -23,6 +23,7 @@ from kernrec.op import find_op
 from kernrec.recommender.request import Objective
 from kernrec.store.measurement import Measurement
 from tests.helpers.depth import few_examples
+from tests.helpers.sharing import USUAL, measurement
 
 PROBLEM = find_op("elementwise").problem(n=64)
 TASKS = tuple(Task("k", "h", {"a": a, "b": 2 * a}, PROBLEM) for a in range(20))
@@ -31,10 +32,9 @@ CARD = GpuIdentity("rtx3090", "node", "uuid", "570", "NVRTC 13")
 
 
 def row(config: int, tier: str = "screen", **more: object) -> dict[str, Any]:
-    columns = {
+    columns = USUAL | {
         "gpu": "rtx3090", "kernel": "k", "kernel_hash": "h", "config": TASKS[config].config,
-        "problem": PROBLEM.as_dict(), "protocol_version": 1, "tier": tier, "session": "s", "block": 0,
-        "position": config, "measured_at": "2026-01-01T00:00:00", "latency_s": 1e-3, "outcome": "ok",
+        "problem": PROBLEM.as_dict(), "tier": tier, "session": "s", "block": 0, "position": config,
     }  # fmt: skip
     return {"row": columns | more}
 
@@ -103,15 +103,13 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
     notes: list[str] = []
     planned = SharedProblems([PLANNED], 12)
 
-    def chooser(gpu: str, limits: Limits) -> SharedProblems:
-        return planned
-
     request = CollectRequest(None, tmp_path / "own.duckdb")
     if needs_energy:
         request = replace(request, strategy=Strategy.REFINE, objective=Objective.ENERGY)
     with Journal(request.database) as journal:
         driver = Driver(
-            cluster, request, chooser, journal, lambda progress: notes.append(progress.note or ""), lambda: False
+            cluster, request, lambda *_: planned, journal, lambda progress: notes.append(progress.note or ""),
+            lambda: False,
         )  # fmt: skip
         assert driver.run().error == error
         ingest(journal)
@@ -189,11 +187,8 @@ def problems(*sizes: int) -> list[PlannedProblem]:
 
 
 def measured(task: Task) -> Measurement:
-    return Measurement.from_columns({
-        "gpu": "rtx3090", "kernel": "k", "kernel_hash": "h", "config": task.config, "problem": task.problem,
-        "protocol_version": 1, "tier": "screen", "session": "s", "measured_at": "2026-01-01", "outcome": "ok",
-        "latency_s": 1e-3,
-    })  # fmt: skip
+    same = {"gpu": "rtx3090", "kernel": "k", "kernel_hash": "h", "tier": "screen"}
+    return measurement(**same, config=task.config, problem=task.problem)
 
 
 def test_each_gpu_gets_one_problem_and_its_share_of_the_budget():

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from kernrec.measure.campaign.journal import journal_path
-from kernrec.store import Database
 from tests.helpers.command import run_here
 from tests.helpers.recording import make_recording
+from tests.helpers.sharing import measured_rows
 
 CONFIGS = 100
 OFTEN = """
@@ -108,15 +108,8 @@ def acknowledged(folder: Path) -> set[tuple[object, object, object]]:
     return {(row["session"], row["block"], row["position"]) for row in rows}
 
 
-def stored(folder: Path, **equal: object) -> list[dict[str, Any]]:
-    if not (folder / "own.duckdb").exists():
-        return []
-    with Database.open(folder / "own.duckdb") as opened:
-        return opened.rows("measurement", **equal)
-
-
 def moments(folder: Path) -> Counter[tuple[object, object, object]]:
-    return Counter((row["session"], row["block"], row["position"]) for row in stored(folder))
+    return Counter((row["session"], row["block"], row["position"]) for row in measured_rows(folder / "own.duckdb"))
 
 
 def happened(event: Path, process: "subprocess.Popen[bytes]") -> Any:
@@ -184,7 +177,7 @@ def test_killed_nodes_and_drivers_lose_no_rows(cluster, kills, tmp_path):
 
 def screened(folder: Path) -> Counter[tuple[object, object]]:
     """Count the first-stage measurements of each config in completed blocks. Later stages repeat configs."""
-    rows = stored(folder, tier="screen")
+    rows = measured_rows(folder / "own.duckdb", tier="screen")
     return Counter((row["problem_id"], row["config_id"]) for row in rows if not row["block_open"])
 
 
@@ -223,12 +216,9 @@ def test_collect_without_ray_names_the_package_to_install(tmp_path, monkeypatch)
 
 
 def test_invalid_or_unreachable_address_is_reported_in_one_line(refuses):
-    def refused(address: str) -> None:
-        from kernrec.cluster.ray_cluster import check_answers
+    from kernrec.cluster.ray_cluster import check_answers
 
-        check_answers(address)
-
-    refuses(refused, ["somewhere", "ray://10.0.0.1:10001", "127.0.0.1:99999", "127.0.0.1:1"])
+    refuses(check_answers, ["somewhere", "ray://10.0.0.1:10001", "127.0.0.1:99999", "127.0.0.1:1"])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Test that several machines measure the same configs as one machine when refining and searching, without repeats."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ from kernrec.measure.refine_planner import Refined
 from kernrec.measure.request import CollectRequest, CollectResult, Strategy
 from kernrec.measure.search_rounds import Searched
 from kernrec.recommender.request import Objective
-from kernrec.store import Database
-from tests.helpers.gpu_cluster import GpuCluster
+from tests.helpers.gpu_cluster import GpuCluster, killed_at
 from tests.helpers.needs import needs
 from tests.helpers.recording import make_recording
+from tests.helpers.sharing import measured_rows
 
 pytestmark = pytest.mark.usefixtures("gpus_here")
 REFINE, GUIDE = Strategy.REFINE, Strategy.GUIDE
@@ -34,8 +33,7 @@ def request(
 
 
 def rows_of(folder: Path) -> list[dict[str, object]]:
-    with Database.open(folder / "own.duckdb") as opened:
-        return opened.rows("measurement")
+    return measured_rows(folder / "own.duckdb")
 
 
 def times(rows: list[dict[str, object]]) -> Counter[tuple[object, ...]]:
@@ -46,15 +44,6 @@ def only(result: CollectResult) -> Any:
     assert result.error is None
     ((_, outcome),) = result.outcomes
     return outcome
-
-
-def killed(number: int) -> Callable[[GpuCluster, int], None]:
-    def die(cluster: GpuCluster, call: int) -> None:
-        if call == number:
-            cluster.kill("machine-0")
-            cluster.add_machine()
-
-    return die
 
 
 @pytest.mark.every(3)
@@ -84,7 +73,7 @@ def test_cluster_search_measures_energy_on_one_gpu_and_resumes(tmp_path):
     assert len({row["session"] for row in rows if row["tier"] == "coarse"}) == 1
     assert searched.energies == sum(tier == "coarse" for *_, tier in times(rows)) > 0
     assert searched.best is not None
-    searched = only(collect_on(GpuCluster(tmp_path, 2, killed(7)), replace(wanted, budget=CampaignBudget())))
+    searched = only(collect_on(GpuCluster(tmp_path, 2, killed_at(7)), replace(wanted, budget=CampaignBudget())))
     assert isinstance(searched, Searched)
     assert set(times(rows_of(tmp_path)).values()) == {1}
     assert sum(tier == "screen" for *_, tier in times(rows_of(tmp_path))) == searched.space == 40

@@ -69,3 +69,14 @@ class GpuCluster:
     def _end(gpu: GpuActor) -> None:
         if gpu._campaign is not None:
             gpu._campaign.end()
+
+
+def killed_at(number: int) -> Event:
+    """Return an event that replaces the first machine with a new machine after a number of calls."""
+
+    def die(cluster: GpuCluster, call: int) -> None:
+        if call == number:
+            cluster.kill("machine-0")
+            cluster.add_machine()
+
+    return die

@@ -1,15 +1,17 @@
 """Databases of made-up measurements: a recording to replay, and rows near the analytical model's predictions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel
 from kernrec.op import Problem, find_op
-from kernrec.recommender import Objective, Query, Recommender
-from kernrec.store import Database
+from kernrec.recommender import Objective, Query, Recommendation, Recommender
+from kernrec.recommender.estimate.space import predict
 from kernrec.store.measurement import Measurement
+from tests.helpers.sharing import store_measurements
 
 BEST = {"x": 77, "y": 1}
 
@@ -49,9 +51,34 @@ def row_of(gpu: str, kernel: Kernel, config: Mapping[str, object], problem: Prob
 
 def store_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
     """Add measurements, given as columns, to a database, and return its path. Create the database if necessary."""
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, rows))
-    return path
+    return store_measurements(path, map(Measurement.from_columns, rows))
+
+
+def measured_row(gpu: str, recommendation: Recommendation, problem: Problem, factor: float = 1.0) -> dict[str, object]:
+    """Return the columns of a measurement: `factor` times the predicted latency, at the predicted power."""
+    latency_s, power_w = recommendation.latency_s.value * factor, recommendation.power_w
+    return row_of(gpu, recommendation.kernel, recommendation.config, problem) | {
+        "latency_s": latency_s, "latency_low_s": latency_s * 0.98, "latency_high_s": latency_s * 1.03,
+        "energy_j": latency_s * power_w, "power_w": power_w, "device": find_gpu(gpu).title,
+    }  # fmt: skip
+
+
+def simulated_rows(
+    gpu: str, problems: int, *, step: int, configs: int, factor: float = 1.3
+) -> Iterator[dict[str, object]]:
+    """Yield rows of matmul_simt on a GPU that takes `factor` times the predicted latency, with 2 % noise. The first
+    problem has m = `step`, and m grows by `step` per problem."""
+    recommender, draw = Recommender([]), np.random.default_rng(0)
+    for number in range(problems):
+        problem = find_op("matmul").problem(m=step * (number + 1), n=512, k=256)
+        (table,) = (t for t in recommender.context.on(find_gpu(gpu)).tables(problem) if t.kernel.name == "matmul_simt")
+        problem_space = table.space.at(problem)
+        rows = np.sort(draw.choice(table.runnable(problem_space), configs, replace=False))
+        limited = predict(table, problem_space, rows)
+        for row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
+            took = float(latency * factor * np.exp(draw.normal(0, 0.02)))
+            costs = {"latency_s": took, "energy_j": took * float(power)}
+            yield row_of(gpu, table.kernel, table.space.config(int(row)), problem) | costs
 
 
 def make_measured_database(path: Path, problems: int = 12, configs: int = 12, factor: float = 1.3) -> None:

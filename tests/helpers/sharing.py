@@ -65,6 +65,14 @@ def store_measurements(path: Path, rows: Iterable[Measurement]) -> Path:
     return path
 
 
+def measured_rows(path: Path, **equal: object) -> list[dict[str, object]]:
+    """Return the measurements in a database file whose columns equal the given values, or nothing without a file."""
+    if not path.exists():
+        return []
+    with Database.open(path) as database:
+        return database.rows("measurement", **equal)
+
+
 def add(database: Database, *rows: Mapping[str, object]) -> list[str]:
     """Add measurements, given as columns, to a database. Return their keys."""
     return database.add_measurements(map(Measurement.from_columns, rows))
@@ -139,11 +147,7 @@ class Person:
 
     def pulled(self) -> list[dict[str, object]]:
         with self.at_work():
-            path = paths.pulled()
-        if not path.exists():
-            return []
-        with Database.open(path) as database:
-            return database.rows("measurement")
+            return measured_rows(paths.pulled())
 
     def withdraw(self, url: object, condition: str, reason: str = "a broken fan") -> int:
         """Withdraw the person's pushed measurements, also in their own database. Return the number of measurements."""

@@ -1,24 +1,17 @@
 """Test the coverage report: which requested layers are measured, published or missing on each GPU."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from kernrec.measure.gpu_coverage import gpus_coverage
 from kernrec.op import Problem, find_op
-from kernrec.store import Database, Stack
-from kernrec.store.measurement import Measurement
+from kernrec.store import Stack
 from tests.helpers.command import run_here
+from tests.helpers.recording import store_rows
 
 ROW = {"kernel": "theirs", "kernel_hash": "external:0", "config": {"x": 1}, "protocol_version": 0, "tier": "final",
        "session": "s", "measured_at": "2026-01-01", "latency_s": 1e-3, "outcome": "ok"}  # fmt: skip
-
-
-def database(path: Path, rows: list[dict[str, object]]) -> Path:
-    with Database.open(path, read_only=False, create=True) as opened:
-        opened.add_measurements(map(Measurement.from_columns, [ROW | row for row in rows]))
-    return path
 
 
 def a_layer(op: str) -> Problem:
@@ -31,15 +24,13 @@ def a_layer(op: str) -> Problem:
 def path(tmp_path):
     """Return a database with a layer on two GPUs, a layer that nobody requests, and a replayed row."""
     reduce, norm, other = a_layer("reduce"), a_layer("rmsnorm"), find_op("matmul").problem(m=64, n=32, k=16)
-    return database(
-        tmp_path / "measured.duckdb",
-        [
-            {"gpu": "l40s", "problem": reduce, "energy_j": 0.2, "power_w": 200.0, "energy_method": "x"},
-            {"gpu": "rtx4090", "problem": reduce},
-            {"gpu": "l40s", "problem": other, "measured_at": "2026-03-01"},
-            {"gpu": "l40s", "problem": norm, "replayed": True},
-        ],
-    )
+    rows = [
+        {"gpu": "l40s", "problem": reduce, "energy_j": 0.2, "power_w": 200.0, "energy_method": "x"},
+        {"gpu": "rtx4090", "problem": reduce},
+        {"gpu": "l40s", "problem": other, "measured_at": "2026-03-01"},
+        {"gpu": "l40s", "problem": norm, "replayed": True},
+    ]
+    return store_rows(tmp_path / "measured.duckdb", (ROW | row for row in rows))
 
 
 def test_coverage_excludes_replayed_rows_and_counts_other_problems_separately(path):

@@ -12,8 +12,8 @@ from kernrec.measure.refine_planner import Refined
 from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
 from kernrec.op import find_op
 from kernrec.recommender.request import Objective
-from kernrec.store import Database
 from tests.helpers.recording import make_measured_database, make_recording
+from tests.helpers.sharing import measured_rows
 
 pytestmark = pytest.mark.usefixtures("measured_here")
 
@@ -39,8 +39,7 @@ def refine(wanted: CollectRequest) -> Refined:
 
 
 def keys(database: Path) -> list[tuple[object, object]]:
-    with Database.open(database) as opened:
-        return [(row["problem_id"], row["config_id"]) for row in opened.rows("measurement", tier="screen")]
+    return [(row["problem_id"], row["config_id"]) for row in measured_rows(database, tier="screen")]
 
 
 def test_config_budget_is_kept_and_the_next_run_resumes(library, tmp_path):
@@ -68,8 +67,7 @@ def test_energy_objective_measures_energy(tmp_path):
     database = tmp_path / "k.duckdb"
     recording = make_recording(tmp_path / "r.duckdb", 12)
     result = refine(replace(request(recording, database, 4), objective=Objective.ENERGY))
-    with Database.open(database) as opened:
-        rows = [row for row in opened.rows("measurement") if row["outcome"] == "ok"]
+    rows = measured_rows(database, outcome="ok")
     assert {str(row["tier"]) for row in rows} == {"screen", "coarse"}
     assert sum(row["energy_j"] is not None for row in rows) == result.measured > 0
 

@@ -9,9 +9,9 @@ from kernrec.measure.collect import collect
 from kernrec.measure.request import CollectRequest, CollectResult, Strategy
 from kernrec.measure.search_rounds import Searched
 from kernrec.recommender.request import Objective
-from kernrec.store import Database
 from tests.helpers.needs import needs
 from tests.helpers.recording import make_measured_database, make_recording
+from tests.helpers.sharing import measured_rows
 
 pytestmark = [needs("scipy", "xgboost"), pytest.mark.usefixtures("measured_here")]
 
@@ -42,9 +42,7 @@ def test_energy_search_measures_few_energies_and_resumes(strategy, tmp_path):
     assert second.best is not None
     assert (second.best.energy_j or 0.0) <= (first.best.energy_j or 0.0)
     assert second.front[0].latency_s <= second.best.latency_s
-    with Database.open(database) as opened:
-        screened = [row["config_id"] for row in opened.rows("measurement", tier="screen")]
-        coarse = [row["config_id"] for row in opened.rows("measurement", tier="coarse")]
+    screened, coarse = ([row["config_id"] for row in measured_rows(database, tier=t)] for t in ("screen", "coarse"))
     assert len(screened) == len(set(screened)) <= 35
     assert len(coarse) == len(set(coarse)) == second.energies
 

@@ -17,7 +17,7 @@ from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.context import Context
 from kernrec.store import Database
 from tests.helpers.reading import reading_here
-from tests.helpers.recording import row_of, store_rows
+from tests.helpers.recording import measured_row, store_rows
 from tests.helpers.sharing import merge
 
 GPU = find_gpu("a100")
@@ -29,26 +29,6 @@ def test_table_is_built_once_for_all_problems_of_a_dtype():
     table, *_ = context.on(GPU).tables(small)
     assert context.on(GPU).tables(large)[0] is table
     assert context.on(GPU).kernel_table(find_kernel("matmul_simt"), large) is table
-
-
-def test_functions_of_the_same_name_are_distinguished_by_file(tmp_path):
-    """An earlier version used the last analyzed kernel for `--kernel matmul_kernel`."""
-    path = tmp_path / "own.duckdb"
-    spec = {
-        "name": "scale",
-        "problem": {"tensors": {"x": {"shape": [64], "role": "inout"}}},
-        "launch": [{"entry": "scale", "grid": ["1"], "block": ["64"], "arguments": ["x"]}],
-    }
-    for file in ("first.cu", "second.cu", "second.cu"):
-        kernel = kernel_from({**spec, "source": file}, file, f"// {file}\n__global__ void scale(float* x) {{}}")
-        with Database.open(path, read_only=False, create=True) as database:
-            database.add_kernel(kernel, kernel.definition.problem())
-    context = Context([path])
-    assert context.own_kernels() == ["first.cu:scale", "second.cu:scale"]
-    assert context.kernel("first.cu:scale").source_name == "first.cu"
-    assert [call.source_name for call in context.calls("second.cu:scale")] == ["second.cu"]
-    with pytest.raises(UsageError, match=r"kernel scale is in several files .* one of \w+\.cu:scale, \w+\.cu:scale"):
-        context.kernel("scale")
 
 
 SPEC = {
@@ -64,6 +44,19 @@ def add_kernel(path: Path, name: str, file: str, code: str) -> str:
     with Database.open(path, read_only=False, create=True) as database:
         database.add_kernel(kernel, kernel.definition.problem())
     return kernel.hash
+
+
+def test_functions_of_the_same_name_are_distinguished_by_file(tmp_path):
+    """An earlier version used the last analyzed kernel for `--kernel matmul_kernel`."""
+    path = tmp_path / "own.duckdb"
+    for file in ("first.cu", "second.cu", "second.cu"):
+        add_kernel(path, "scale", file, file)
+    context = Context([path])
+    assert context.own_kernels() == ["first.cu:scale", "second.cu:scale"]
+    assert context.kernel("first.cu:scale").source_name == "first.cu"
+    assert [call.source_name for call in context.calls("second.cu:scale")] == ["second.cu"]
+    with pytest.raises(UsageError, match=r"kernel scale is in several files .* one of \w+\.cu:scale, \w+\.cu:scale"):
+        context.kernel("scale")
 
 
 def test_merged_kernel_does_not_replace_a_kernel_of_the_same_name(tmp_path):
@@ -146,9 +139,7 @@ def test_measurements_of_any_layout_are_used_if_none_is_requested(
         recommendation = recommender.recommend("matmul", gpu, dims, dtype, layout, LATENCY).best
     else:
         recommendation = recommender.answer(Request(gpu, None, "matvec_rows", measured, dtype, None, LATENCY)).best
-    row = row_of(gpu, recommendation.kernel, recommendation.config, recommendation.problem)
-    row |= {"latency_s": recommendation.latency_s.value, "energy_j": recommendation.energy_j.value}
-    path = store_rows(tmp_path / "own.duckdb", [row | {"power_w": recommendation.power_w}])
+    path = store_rows(tmp_path / "own.duckdb", [measured_row(gpu, recommendation, recommendation.problem)])
     answer = Recommender([path]).recommend("matmul", gpu, dims, dtype, query=LATENCY)
     assert answer.problem.layout == layout
     assert any(each.source == "measured" for each in answer.recommendations)

@@ -16,7 +16,7 @@ from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from kernrec.util.human import Note
 from tests.helpers.reading import reading_here
-from tests.helpers.recording import row_of, store_rows
+from tests.helpers.recording import measured_row, store_rows
 from tests.helpers.sharing import merge
 
 GPU = "h200-sxm"
@@ -30,12 +30,7 @@ def predicted():
 
 
 def row(recommendation: Recommendation, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
-    """Return a measurement of a recommendation: `factor` times its predicted latency, at its predicted power."""
-    latency = recommendation.latency_s.value * factor
-    power_w = recommendation.power_w
-    costs = {"latency_s": latency, "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.03}
-    costs |= {"energy_j": latency * power_w, "power_w": power_w, "device": "NVIDIA H200"}
-    return row_of(GPU, recommendation.kernel, recommendation.config, PROBLEM) | costs | changes
+    return measured_row(GPU, recommendation, PROBLEM, factor) | changes
 
 
 @pytest.fixture

@@ -191,18 +191,14 @@ def test_reading_a_database_writes_no_file(filled, refuses):
 FILL = """
 import resource, signal, sys
 from pathlib import Path
-from kernrec.op import find_op
 from kernrec.store import Database
-from kernrec.store.measurement import Measurement
 from tests.helpers.sharing import add, USUAL
 path = Path(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100_000, resource.RLIM_INFINITY))
-usual = {"gpu": "t4", "kernel": "k", "kernel_hash": "a", "problem": find_op("matmul").problem(m=1, n=2, k=3)}
-usual |= {"protocol_version": 1, "tier": "final", "session": "s", "measured_at": "2026-03-01", "outcome": "crash"}
+failed = USUAL | {"outcome": "crash", "latency_s": None}
 with Database.open(path, read_only=False) as database:
-    database.add_measurements(Measurement.from_columns(usual | {"config": {"i": i}, "error": f"{i} " * 300})
-                              for i in range(4000))
+    add(database, *(failed | {"config": {"i": i}, "error": f"{i} " * 300} for i in range(4000)))
 """
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kernrec.errors import KernrecWarning, UsageError
-from kernrec.store import Database
 from tests.helpers.paths import ROOT
+from tests.helpers.sharing import measured_rows
 from tests.helpers.triton_kernels import Tensor, stand_in_driver
 
 triton = pytest.importorskip("triton", reason="needs the extra `triton`")
@@ -71,11 +71,7 @@ def launch(function: Any, n: int = N, factor: float = 2.0) -> dict[str, Any]:
 
 
 def rows() -> list[dict[str, Any]]:
-    path = Path(os.environ["KERNREC_DB"])
-    if not path.exists():
-        return []
-    with Database.open(path) as database:
-        return database.rows("measurement")
+    return measured_rows(Path(os.environ["KERNREC_DB"]))
 
 
 @pytest.mark.every(2)

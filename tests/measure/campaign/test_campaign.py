@@ -17,6 +17,7 @@ from kernrec.store import Database
 from kernrec.store.measurement import Measurement, Outcome
 from tests.helpers.fault_injection import OPENING
 from tests.helpers.rig import PROBLEM, campaign, collect, outcomes, stored, target, unclosed
+from tests.helpers.sharing import measured_rows
 
 here = pytest.mark.usefixtures("measured_here")
 
@@ -49,8 +50,7 @@ def test_each_kind_of_failure_affects_only_its_config(tmp_path, monkeypatch):
 def test_block_measured_on_a_slowing_gpu_is_quarantined_and_repeated(tmp_path):
     database, notes = tmp_path / "k.duckdb", []
     collect(database, target(6, {3: "slow"}), lambda progress: notes.append(progress.note))
-    with Database.open(database) as opened:
-        rows = opened.rows("measurement")
+    rows = measured_rows(database)
     first, second = ([row for row in rows if row["block"] == block] for block in (0, 1))
     assert [len(first), len(second)] == [6, 6]
     assert {(row["outcome"], row["error"]) for row in first} == {
@@ -65,9 +65,7 @@ def test_block_measured_on_a_slowing_gpu_is_quarantined_and_repeated(tmp_path):
 def test_changed_power_limit_is_detected_and_affected_rows_are_repeated(tmp_path):
     database, notes = tmp_path / "k.duckdb", []
     collect(database, target(6, {3: "limit"}), lambda progress: notes.append(progress.note))
-    with Database.open(database) as opened:
-        good = opened.rows("measurement", outcome="ok")
-        void = opened.rows("measurement", outcome="quarantined")
+    good, void = (measured_rows(database, outcome=outcome) for outcome in ("ok", "quarantined"))
     assert {row["power_limit_w"] for row in good} == {400.0}
     assert [len(good), len(void)] == [6, 6]
     assert "another program changed the GPU: power_limit_w default -> 400; 6 measurements are repeated" in notes

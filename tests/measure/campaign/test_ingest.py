@@ -9,18 +9,14 @@ from kernrec.measure.campaign.ingest import ingest, measurements_of
 from kernrec.measure.campaign.journal import Journal
 from kernrec.op import problem_from_key
 from kernrec.store import Database
+from tests.helpers.sharing import USUAL
 
 PROBLEM = problem_from_key("elementwise[n=64]f32,row").as_dict()
 
 
 def row(**arguments: object) -> dict:
-    return {
-        "row": {
-            "gpu": "h200-sxm", "kernel": "k", "kernel_hash": "h", "config": {"a": 1}, "problem": PROBLEM,
-            "protocol_version": 1, "tier": "screen", "session": "s", "block": 0, "measured_at": "2026-01-01T00:00:00",
-            "latency_s": 1e-3, "outcome": "ok",
-        } | arguments
-    }  # fmt: skip
+    usual = {"config": {"a": 1}, "problem": PROBLEM, "tier": "screen", "session": "s", "block": 0}
+    return {"row": USUAL | usual | arguments}
 
 
 def test_rows_of_an_interrupted_measurement_block_are_kept_and_marked():

@@ -20,8 +20,8 @@ from kernrec.measure.protocol import measure_config
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.context import Context
-from kernrec.store.measurement import Measurement
 from tests.helpers.rig import KERNEL
+from tests.helpers.sharing import measurement
 
 GPU = find_gpu("h200")
 MATVEC = find_op("matvec").problem(m=4096, n=1, k=4096)
@@ -94,12 +94,9 @@ def screened(*, energy: bool) -> Schedule:
     """Return a schedule with a first measurement of each config. Later configs are slower but use less energy."""
     history = ProblemHistory()
     for number, task in enumerate(TASKS):
-        row = {
-            "gpu": "h200-sxm", "kernel": task.kernel_name, "kernel_hash": task.kernel_hash, "config": task.config,
-            "problem": PROBLEM, "protocol_version": 1, "measured_at": "2026-01-01", "tier": "screen",
-            "session": "first", "outcome": "ok", "latency_s": 1e-3 * (1 + number),
-        }  # fmt: skip
-        history.add(Measurement.from_columns(row | ({"energy_j": 1.0 / (1 + number)} if energy else {})))
+        subject = {"kernel": task.kernel_name, "kernel_hash": task.kernel_hash, "config": task.config}
+        costs = {"latency_s": 1e-3 * (1 + number), "energy_j": 1.0 / (1 + number) if energy else None}
+        history.add(measurement(problem=PROBLEM, tier="screen", **subject, **costs))
     return Schedule(PlannedProblem("reduce", PROBLEM, TASKS), history, np.random.default_rng(0))
 
 

@@ -14,8 +14,9 @@ from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.model.search.energy_guide import FIRST_ENERGY
 from kernrec.op import find_op
 from kernrec.store import Database, canonical_json
-from kernrec.store.measurement import Measurement, Tier
-from tests.helpers.recording import BEST, make_recording
+from kernrec.store.measurement import Tier
+from tests.helpers.recording import BEST, make_recording, store_rows
+from tests.helpers.sharing import measured_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured_here")]
 
@@ -23,11 +24,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured_here")]
 def _collect(recording: Path, database: Path, **more: object) -> CollectResult:
     wanted = {"problems": None, "database": database, "recording": recording}
     return collect(CollectRequest(**wanted | more))  # type: ignore[arg-type]
-
-
-def _rows(database: Path, **equal: object) -> list[dict[str, object]]:
-    with Database.open(database) as opened:
-        return opened.rows("measurement", **equal)
 
 
 def test_replayed_times_have_the_recorded_noise(tmp_path):
@@ -46,7 +42,7 @@ def test_replayed_times_have_the_recorded_noise(tmp_path):
 def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path):
     recording = make_recording(tmp_path / "r.duckdb")
     done = _collect(recording, tmp_path / "k.duckdb")
-    for row in _rows(tmp_path / "k.duckdb"):
+    for row in measured_rows(tmp_path / "k.duckdb"):
         assert row["protocol_version"] == 0
         assert str(row["device"]).startswith("replay of ")
         assert row["replayed"] is True
@@ -54,7 +50,7 @@ def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path):
     assert result.best is not None
     assert result.best.config == BEST
     assert done.error is None
-    tiers = {tier: _rows(tmp_path / "k.duckdb", tier=tier) for tier in ("screen", "coarse", "final")}
+    tiers = {tier: measured_rows(tmp_path / "k.duckdb", tier=tier) for tier in ("screen", "coarse", "final")}
     assert len(tiers["screen"]) == 200
     assert FIRST_ENERGY <= len(tiers["coarse"]) <= 60  # predicts the power of 120 or more other configs
     assert len(tiers["final"]) == 32  # eight configs in four rounds
@@ -78,9 +74,9 @@ def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path):
 def test_resumed_campaign_measures_nothing_twice(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb"), tmp_path / "k.duckdb"
     _collect(recording, database, budget=CampaignBudget(configs=80), effort=EFFORTS["quick"])
-    first = len(_rows(database, tier="screen"))
+    first = len(measured_rows(database, tier="screen"))
     _collect(recording, database)
-    screened = [row["config_id"] for row in _rows(database, tier="screen")]
+    screened = [row["config_id"] for row in measured_rows(database, tier="screen")]
     assert first == 64  # number of configs that a quick campaign measures per problem
     assert len(screened) == len(set(screened)) == 200
 
@@ -98,7 +94,7 @@ def test_resumed_campaign_continues_with_promising_configs(tmp_path):
 def test_time_budget_of_a_replay_leaves_time_for_energy(tmp_path):
     recording = make_recording(tmp_path / "r.duckdb")
     _collect(recording, tmp_path / "k.duckdb", budget=CampaignBudget(seconds=60.0))
-    tiers = [row["tier"] for row in _rows(tmp_path / "k.duckdb")]
+    tiers = [row["tier"] for row in measured_rows(tmp_path / "k.duckdb")]
     assert "coarse" in tiers
     assert len(tiers) < 280
 
@@ -108,13 +104,10 @@ def test_time_budget_of_a_replay_leaves_time_for_energy(tmp_path):
 )
 def test_rows_of_slices_replays_or_other_limits_are_not_replayed(tmp_path, made):
     path = make_recording(tmp_path / "r.duckdb", 20)
-    with Database.open(path) as database:
-        before = database.counts()["measurement"]
+    before = len(measured_rows(path))
     odd = {"gpu": "rtx3090", "kernel": "recorded", "kernel_hash": "0123456789abcdef", "config": {"x": 500, "y": 0},
            "problem": find_op("matmul").problem(m=1024, n=1024, k=1024), "protocol_version": 1, "tier": "final",
            "session": "then", "measured_at": "2026-01-01", "latency_s": 1e-6, "outcome": "ok"}  # fmt: skip
-    with Database.open(path, read_only=False) as database:
-        database.add_measurements(map(Measurement.from_columns, [odd | made]))
-    (recording,) = load_recordings(path, None)
+    (recording,) = load_recordings(store_rows(path, [odd | made]), None)
     assert len(recording.outcomes) == before
     assert all(recorded.config != odd["config"] for recorded in recording.outcomes.values())

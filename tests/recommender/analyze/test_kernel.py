@@ -12,7 +12,7 @@ import pytest
 from kernrec.compile.pool import Processors, compile_many
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
-from kernrec.kernel import Kernel, Space, find_kernel
+from kernrec.kernel import Space, find_kernel
 from kernrec.measure.collect import collect
 from kernrec.measure.request import CollectRequest, WantedProblem
 from kernrec.recommender import Answer, Objective, Query, Recommender, Request
@@ -23,11 +23,9 @@ from kernrec.recommender.context import Context
 from kernrec.recommender.explain.breakdown import explain
 from kernrec.recommender.explain.report import difference, explainable, pick_config, what_if
 from kernrec.recommender.notes import of_measurements
-from kernrec.store import Database
-from kernrec.store.measurement import Measurement
 from tests.helpers.kernel_code import written_kernel
 from tests.helpers.paths import beside
-from tests.helpers.recording import row_of
+from tests.helpers.recording import measured_row, store_rows
 
 SOURCE = beside(__file__, "kernel.cu")
 SPEC = beside(__file__, "kernel.toml")
@@ -166,21 +164,11 @@ def test_shipped_kernel_is_profiled_once_for_all_problems(folder, tmp_path):
 
 
 def with_rows(database: Path, folder: Path, rows: list[dict[str, Any]]) -> Path:
-    path = folder / "measured.duckdb"
-    shutil.copy(database, path)
-    with Database.open(path, read_only=False) as opened:
-        opened.add_measurements(map(Measurement.from_columns, rows))
-    return path
+    return store_rows(Path(shutil.copy(database, folder / "measured.duckdb")), rows)
 
 
-def measurement(kernel: Kernel, answer: Answer, rank: int, factor: float, **changes: Any) -> dict[str, Any]:
-    """Return a measurement of choice `rank` at its predicted power and `factor` times its predicted time."""
-    recommendation = answer.recommendations[rank]
-    latency = recommendation.latency_s.value * factor
-    power_w = recommendation.power_w
-    costs = {"latency_s": latency, "latency_low_s": latency * 0.98, "latency_high_s": latency * 1.02}
-    costs |= {"energy_j": latency * power_w, "power_w": power_w, "device": "NVIDIA GeForce RTX 4090"}
-    return row_of(GPU.name, kernel, recommendation.config, answer.problem) | costs | changes
+def measurement(answer: Answer, rank: int, factor: float) -> dict[str, Any]:
+    return measured_row(GPU.name, answer.recommendations[rank], answer.problem, factor)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +178,7 @@ def predicted(database):
 
 
 def test_measured_time_is_kept_and_scales_unmeasured_configs(kernel, database, predicted, tmp_path):
-    path = with_rows(database, tmp_path, [measurement(kernel, predicted, rank, 1.5) for rank in (2, 3, 4)])
+    path = with_rows(database, tmp_path, [measurement(predicted, rank, 1.5) for rank in (2, 3, 4)])
     for answer in (
         ask(path, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w)),
         analyze(kernel, predicted.problem, GPU, path, Query(Objective.LATENCY, top=8)).answer,
@@ -212,17 +200,17 @@ def test_measured_time_is_kept_and_scales_unmeasured_configs(kernel, database, p
         assert any("scaled to 3 configs measured here" in note for note in answer.notes)
 
 
-def test_failed_config_is_skipped_and_reported(kernel, database, predicted, tmp_path):
-    path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 1.0) | INCORRECT])
+def test_failed_config_is_skipped_and_reported(database, predicted, tmp_path):
+    path = with_rows(database, tmp_path, [measurement(predicted, 0, 1.0) | INCORRECT])
     answer = ask(path, Query(Objective.LATENCY, top=8))
     assert answer.candidates == 7
     assert predicted.best.config not in [c.config for c in answer.recommendations]
     assert any("1 config left out: failed on this GPU (1 incorrect)" in note for note in answer.notes)
 
 
-def test_explanation_shows_measured_and_predicted_time(kernel, database, predicted, tmp_path, refuses):
-    wrong = measurement(kernel, predicted, 7, 1.0) | INCORRECT
-    rows = [measurement(kernel, predicted, 2, 1.5), measurement(kernel, predicted, 3, 1.5), wrong]
+def test_explanation_shows_measured_and_predicted_time(database, predicted, tmp_path, refuses):
+    wrong = measurement(predicted, 7, 1.0) | INCORRECT
+    rows = [measurement(predicted, 2, 1.5), measurement(predicted, 3, 1.5), wrong]
     candidates = own_candidates(with_rows(database, tmp_path, rows))
     before = predicted.recommendations[2]
     subject = explain(candidates, pick_config(candidates, before.config, Objective.LATENCY, 0))

@@ -2,8 +2,9 @@
 
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ from kernrec.recommender.candidates import candidate_set
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.space import Space, predict
+from kernrec.recommender.estimate.space import Space
 from kernrec.recommender.explain.report import explainable
 from kernrec.store import Stack
 from kernrec.util.human import Note
 from tests.helpers.kernel_code import written_kernel
 from tests.helpers.paths import beside
-from tests.helpers.recording import row_of, store_rows
+from tests.helpers.recording import row_of, simulated_rows, store_rows
 
 pytest.importorskip("xgboost")
 
@@ -40,25 +41,7 @@ NEW = {"m": 900, "n": 700, "k": 300}
 FASTEST = Query(Objective.LATENCY, top=1)
 
 
-def row(gpu: str, kernel: Any, config: dict[str, int], problem: Any, took: float, power: float) -> dict[str, Any]:
-    return row_of(gpu, kernel, config, problem) | {"latency_s": took, "energy_j": took * power}
-
-
-def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: int = 8) -> Iterator[dict[str, Any]]:
-    """Simulate rows of a GPU that takes `factor(number of the problem)` times the predicted time."""
-    recommender, draw = Recommender([]), np.random.default_rng(0)
-    for number in range(problems):
-        problem = find_op("matmul").problem(m=192 * (number + 1), n=512, k=256)
-        (table,) = (t for t in recommender.context.on(find_gpu(gpu)).tables(problem) if t.kernel.name == "matmul_simt")
-        problem_space = table.space.at(problem)
-        rows = np.sort(draw.choice(table.runnable(problem_space), configs, replace=False))
-        limited = predict(table, problem_space, rows)
-        for at_row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
-            took = float(latency * factor(number) * np.exp(draw.normal(0, 0.02)))
-            yield row(gpu, table.kernel, table.space.config(int(at_row)), problem, took, float(power))
-
-
-def trained_on(path: Path, rows: list[dict[str, Any]]) -> Path:
+def trained_on(path: Path, rows: Iterable[dict[str, object]]) -> Path:
     store_rows(path, rows)
     assert run(["train", "--db", str(path)]) == 0
     return path
@@ -66,13 +49,14 @@ def trained_on(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.fixture(scope="module")
 def one_gpu(tmp_path_factory):
-    rows = list(simulated("rtx4090", 10, lambda _: FACTOR))
+    rows = simulated_rows("rtx4090", 10, step=192, configs=8, factor=FACTOR)
     return trained_on(tmp_path_factory.mktemp("one") / "own.duckdb", rows)
 
 
 @pytest.fixture(scope="module")
 def three_gpus(tmp_path_factory):
-    rows = [row for gpu, factor in GPUS.items() for row in simulated(gpu, 10, lambda _, f=factor: f)]
+    some = (simulated_rows(gpu, 10, step=192, configs=8, factor=factor) for gpu, factor in GPUS.items())
+    rows = list(chain.from_iterable(some))
     return trained_on(tmp_path_factory.mktemp("three") / "own.duckdb", rows)
 
 
@@ -181,10 +165,9 @@ def test_custom_kernel_is_learned_from_its_measurements(nvrtc, tmp_path):
     for problem in problems:
         whole = analyze(kernel, problem, gpu, path, Query(Objective.LATENCY), ProfilingOptions(processes=1))
         best = whole.answer.best  # all four configs take about the same time
-        rows += [
-            row(gpu.name, kernel, {"unroll": unroll}, problem, best.latency_s.value * 1.7, best.power_w)
-            for unroll in (1, 2, 4, 8)
-        ]
+        took_s = best.latency_s.value * 1.7
+        costs = {"latency_s": took_s, "energy_j": took_s * best.power_w}
+        rows += [row_of(gpu.name, kernel, {"unroll": unroll}, problem) | costs for unroll in (1, 2, 4, 8)]
     trained_on(path, rows[:-4])
     measured, learned = (
         Recommender([path]).answer(Request(gpu.name, kernel="mine", shape=problem.dim, query=Query(Objective.LATENCY)))

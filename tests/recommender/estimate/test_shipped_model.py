@@ -32,7 +32,7 @@ from kernrec.training.load_measurements import MeasurementRequest
 from kernrec.training.train_op_models import train_op_models
 from kernrec.util.human import Note
 from tests.helpers.reading import reading_here
-from tests.helpers.sharing import measurement
+from tests.helpers.sharing import measurement, store_measurements
 
 KERNEL = find_kernel("matmul_triton")
 CARD = paths.shipped("db/prebuilt") / "models" / "matmul_triton.json"
@@ -152,9 +152,7 @@ def trained_on(folder: Path, *cards: str) -> Path:
             )
             for place in range(size % 3, len(runnable), 3)
         ]  # fmt: skip
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(rows)
-    (stored,), _ = train_op_models(MeasurementRequest((path,)))
+    (stored,), _ = train_op_models(MeasurementRequest((store_measurements(path, rows),)))
     assert stored.name == "matmul"
     return path
 

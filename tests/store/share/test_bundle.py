@@ -23,7 +23,16 @@ from kernrec.store.share.place import Folder, Place, ZipFile, place_at
 from kernrec.store.share.push import check_place
 from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT
-from tests.helpers.sharing import GPU, PROBLEM, UUID_HASH, Person, import_bundle, measurement, measurements
+from tests.helpers.sharing import (
+    GPU,
+    PROBLEM,
+    UUID_HASH,
+    Person,
+    import_bundle,
+    measurement,
+    measurements,
+    store_measurements,
+)
 
 pytestmark = pytest.mark.usefixtures("read_here")
 
@@ -37,10 +46,7 @@ ROWS = [
 
 @pytest.fixture
 def own(tmp_path):
-    path = tmp_path / "own.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(ROWS)
-    return path
+    return store_measurements(tmp_path / "own.duckdb", ROWS)
 
 
 def bundled(own: Path, place: Place, selection: Selection | None = None, signer: Signer | None = None) -> Manifest:
