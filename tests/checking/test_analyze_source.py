@@ -35,11 +35,8 @@ def test_analysis_in_a_separate_process_gives_the_same_answer(tmp_path, monkeypa
 
 
 def test_oversized_source_or_file_name_is_refused(refuses):
-    def refused(changed: dict[str, object]) -> None:
-        inputs = {"source": AXPY, "gpu": "rtx4090", "arguments": ARGUMENTS} | changed
-        analyze_source(SourceAnalysis(**inputs))  # type: ignore[arg-type]
-
-    refuses(refused, [
+    inputs = {"source": AXPY, "gpu": "rtx4090", "arguments": ARGUMENTS}
+    refuses(lambda changed: analyze_source(SourceAnalysis(**inputs | changed)), [
         {"source": '#include "/etc/passwd"'}, {"gpu": "h2000"}, {"arguments": ["x=@/etc/passwd"]},
         {"arguments": ["x=texture:@/etc/passwd"]}, {"arguments": ["x=f32[99999999999]"]},
         {"spec": 'x = { values = "raw /etc/passwd" }'}, {"source": ".version 8.0", "spec": "name = 1"},

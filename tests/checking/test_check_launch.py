@@ -54,8 +54,7 @@ def test_bug_is_reported_with_its_source_line(case, tmp_path, capsys):
 
 def test_race_on_one_element_suggests_an_atomic(tmp_path, capsys):
     source = "__global__ void f(const int *x, int *y) {\n    y[x[threadIdx.x + blockIdx.x * 64] & 3] += 1;\n}\n"
-    (path := tmp_path / "case.cu").write_text(source)
-    assert app.run(["check", str(path), "x=i32[128]", "y=i32[4]", "--grid", "2", "--block", "64"]) == 1
+    assert run(Case("two", source, ["x=i32[128]", "y=i32[4]"], grid=2), tmp_path) == 1
     assert "use an atomic operation, such as atomicAdd() [race-" in capsys.readouterr().out
 
 
@@ -69,8 +68,7 @@ def test_race_between_two_elements_suggests_a_barrier(tmp_path, capsys):
     y[threadIdx.x] = s[0];
 }
 """
-    (path := tmp_path / "case.cu").write_text(source)
-    assert app.run(["check", str(path), "y=i32[64]", "--grid", "1", "--block", "64"]) == 1
+    assert run(Case("sum", source, ["y=i32[64]"]), tmp_path) == 1
     printed = capsys.readouterr().out
     assert "put __sync" in printed
     assert "atomicAdd" not in printed

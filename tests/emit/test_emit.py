@@ -12,7 +12,6 @@ from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space, all_kernels
 from kernrec.op import find_op
 from kernrec.ptx import parse
-from kernrec.recommender import Recommender
 from tests.helpers.nvcc import complaints
 from tests.helpers.trial import OPS
 
@@ -82,17 +81,18 @@ def test_every_kernel_and_dtype_compiles_without_warnings(number, tmp_path):
     compiled(*DTYPES[number], number, tmp_path)
 
 
-def test_emit_refuses_requests_that_the_format_cannot_express(refuses):
-    def refused(form: str, problems: int) -> None:
-        answer = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16")
-        emit([answer] * problems, form)
-
-    refuses(refused, [("ptz", 1), ("cuda", 2), ("ptx", 2), ("ptx:8.0", 1), ("cubin", 1), ("cmake", 1)])
+@pytest.fixture
+def answer(recommender):
+    return recommender.recommend("softmax", "l4", "rows=64,columns=512", "f16")
 
 
-def test_ptx_states_how_to_launch_its_kernels():
+def test_emit_refuses_requests_that_the_format_cannot_express(answer, refuses):
+    cases = [("ptz", 1), ("cuda", 2), ("ptx", 2), ("ptx:8.0", 1), ("cubin", 1), ("cmake", 1)]
+    refuses(lambda form, problems: emit([answer] * problems, form), cases)
+
+
+def test_ptx_states_how_to_launch_its_kernels(answer):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
-    answer = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16")
     (text,) = emit([answer], "ptx").values()
     assert "softmax_rows<<<dim3(" in text.decode()
     assert set(parse(text.decode()).entries) >= {launch.entry for launch in answer.best.launches}

@@ -71,9 +71,6 @@ def test_expert_file_has_the_best_config_per_token_count(refuses):
     refuses(lambda: emit(recommended, "sglang:e=8,n=512,m=m - 64,device=NVIDIA A100-SXM4-80GB"))
 
 
-CALL = beside(__file__, "call.toml")
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     pytest.importorskip("triton", reason="needs the extra `triton`")
@@ -82,35 +79,33 @@ def folder(tmp_path_factory):
         patch.setenv("KERNREC_DB", str(folder / "own.duckdb"))
         patch.setenv("KERNREC_CACHE", str(folder / "cache"))
         patch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
-        (folder / "call.toml").write_text(CALL)
+        (folder / "call.toml").write_text(beside(__file__, "call.toml"))
         run_here("analyze", f"{KERNELS}:product", "--spec", f"{folder}/call.toml", "--gpu", "a100")
         yield folder
 
 
-class TestAnalyzed:
-    """Test tables for Triton functions from a user's file, analyzed beforehand."""
+def emitted(*arguments: str) -> Any:
+    return run_here("recommend", "--kernel", "product", "--gpu", "a100", "--objective", "latency", *arguments)
 
-    def emitted(self, *arguments: str) -> Any:
-        return run_here("recommend", "--kernel", "product", "--gpu", "a100", "--objective", "latency", *arguments)
 
-    @pytest.mark.every(2)
-    @pytest.mark.slow
-    def test_second_emit_adds_its_token_count_to_the_expert_file(self, folder):
-        (folder / "moe").mkdir()
-        for tokens in (1, 16):
-            detail = f"e=8,n=512,m={tokens},device=NVIDIA A100-SXM4-80GB"
-            done = self.emitted("--emit", f"vllm:{detail}", "--output", str(folder / "moe"))
-            assert done.returncode == 0, done.stderr
-        (path,) = (folder / "moe").iterdir()
-        assert path.name == "E=8,N=512,device_name=NVIDIA_A100-SXM4-80GB.json"
-        configs, _ = read_moe_configs(path.read_text(), "file")
-        assert list(configs) == [1, 16]
-        assert configs[1]["BLOCK_SIZE_K"] in (32, 64)
-        assert os.listdir(folder / "moe") == [path.name]
-        run_here("analyze", f"{KERNELS}:product", "--spec", f"{folder}/call.toml", "--gpu", "a100", "--shape", "k=64")
-        every = self.emitted("--emit", "vllm:e=8,n=512,m=k,device=NVIDIA A100-SXM4-80GB")
-        assert list(read_moe_configs(every.stdout, "output")[0]) == [64, 128]
-        (folder / "moe" / "other.json").write_text("{}")
-        done = self.emitted("--emit", f"sglang:{detail}", "--output", str(folder / "moe" / "other.json"))
-        assert done.returncode == 2
-        assert "other.json is not a file of expert configs" in done.stderr
+@pytest.mark.every(2)
+@pytest.mark.slow
+def test_second_emit_adds_its_token_count_to_the_expert_file(folder):
+    (folder / "moe").mkdir()
+    for tokens in (1, 16):
+        detail = f"e=8,n=512,m={tokens},device=NVIDIA A100-SXM4-80GB"
+        done = emitted("--emit", f"vllm:{detail}", "--output", str(folder / "moe"))
+        assert done.returncode == 0, done.stderr
+    (path,) = (folder / "moe").iterdir()
+    assert path.name == "E=8,N=512,device_name=NVIDIA_A100-SXM4-80GB.json"
+    configs, _ = read_moe_configs(path.read_text(), "file")
+    assert list(configs) == [1, 16]
+    assert configs[1]["BLOCK_SIZE_K"] in (32, 64)
+    assert os.listdir(folder / "moe") == [path.name]
+    run_here("analyze", f"{KERNELS}:product", "--spec", f"{folder}/call.toml", "--gpu", "a100", "--shape", "k=64")
+    every = emitted("--emit", "vllm:e=8,n=512,m=k,device=NVIDIA A100-SXM4-80GB")
+    assert list(read_moe_configs(every.stdout, "output")[0]) == [64, 128]
+    (folder / "moe" / "other.json").write_text("{}")
+    done = emitted("--emit", f"sglang:{detail}", "--output", str(folder / "moe" / "other.json"))
+    assert done.returncode == 2
+    assert "other.json is not a file of expert configs" in done.stderr

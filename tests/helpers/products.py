@@ -9,10 +9,7 @@ from kernrec.kernel import Kernel
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, reference
 from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import Config, ptx_of
-from tests.helpers.trial import execute
-
-HALF_STEP = {"f32": 0.0, "tf32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
-"""Largest relative error from rounding an f32 result to each dtype."""
+from tests.helpers.trial import ROUNDING, execute
 
 
 def matmul(dtype: str, layout: str, **dims: int) -> Problem:
@@ -93,6 +90,6 @@ def worst(c: np.ndarray, expected: np.ndarray, sums: np.ndarray, problem: Proble
     if problem.sizes["activation"]:  # slopes are below 1.13, and exponentials and reciprocals are approximate
         bound = 1.13 * bound + 2.0**-20 * sums
     stored = problem.tensors["c"].dtype
-    bound += HALF_STEP[stored] * (np.abs(expected) + bound) + 2.0**-25
+    bound += ROUNDING[stored] * (np.abs(expected) + bound) + 2.0**-25
     error = np.abs(decode_elements(c, stored) - expected)
     return float(np.where(np.isfinite(error), error / bound, np.inf).max())

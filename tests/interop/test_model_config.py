@@ -1,6 +1,7 @@
 """Test that shapes and layers are read from a model's config.json, with the field names of each model family."""
 
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,11 @@ from kernrec.op.scaled_workload import with_batch
 from kernrec.op.workload import Workload, workload
 from tests.helpers.models import DEEPSEEK_V3, GEMMA_2_9B, LLAMA_3_8B, MIXTRAL_8X7B, QWEN3_30B_A3B
 from tests.helpers.serving import AWQ, BY_ROW, MIXTRAL, QWEN_FP8, written
+
+
+def without_none(folder: Path, fields: dict[str, Any]) -> Path:
+    """Write a config without the fields that are None."""
+    return written(folder, {name: value for name, value in fields.items() if value is not None})
 
 
 def test_mixtral_experts_are_read_from_their_own_fields(tmp_path):
@@ -72,11 +78,7 @@ def test_quantization_is_read_from_the_config(tmp_path, quantized, expected):
 
 
 def test_impossible_config_error_names_the_field(tmp_path, refuses):
-    def refused(changed: dict[str, Any]) -> None:
-        fields = {name: value for name, value in {**MIXTRAL, **changed}.items() if value is not None}
-        read_model(str(written(tmp_path, fields))).check()
-
-    refuses(refused, [
+    refuses(lambda changed: read_model(str(without_none(tmp_path, MIXTRAL | changed))).check(), [
         {"num_experts_per_tok": None}, {"hidden_size": None}, {"hidden_size": "wide"}, {"num_experts_per_tok": 9},
         {"torch_dtype": "int3"}, {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128]}},
     ])  # fmt: skip
@@ -182,8 +184,7 @@ def test_campaign_accepts_a_model_config(tmp_path):
 
 def test_incomplete_config_is_refused_in_one_line(tmp_path, refuses):
     def refused(changed: dict[str, Any], context: int | None, phase: str | None) -> None:
-        fields = {name: value for name, value in {**LLAMA_3_8B, **changed}.items() if value is not None}
-        find_workload(str(written(tmp_path, fields) / "config.json"), None, context, phase)
+        find_workload(str(without_none(tmp_path, LLAMA_3_8B | changed) / "config.json"), None, context, phase)
 
     refuses(refused, [
         ({"num_hidden_layers": None}, None, None), ({"vocab_size": None}, None, None),

@@ -42,12 +42,10 @@ PROBLEMS = {
 }
 
 
-def _cases() -> list[tuple[Kernel, str, str]]:
-    return [(kernel, dtype, layout) for kernel in all_kernels() for dtype in kernel.dtypes for layout in kernel.layouts]
-
-
 CASES = pytest.mark.parametrize(
-    ("kernel", "dtype", "layout"), _cases(), ids=lambda value: getattr(value, "name", str(value))
+    ("kernel", "dtype", "layout"),
+    [(kernel, dtype, layout) for kernel in all_kernels() for dtype in kernel.dtypes for layout in kernel.layouts],
+    ids=lambda value: getattr(value, "name", str(value)),
 )
 
 

@@ -1,5 +1,4 @@
 import copy
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ from kernrec.kernel.spec_reader import kernel_from
 from tests.helpers.paths import beside
 
 SPEC = Path(__file__).parent / "tiled" / "kernel.toml"
-
-Write = Callable[[str, str], Path]
 
 
 @pytest.fixture
@@ -99,17 +96,10 @@ def test_kernel_hash_ignores_descriptions_and_comments_in_the_spec(write, tiled)
     assert load_kernel(path).hash != tiled.hash
 
 
-def copy_of(folder: Path, source: str) -> Path:
-    """Write the test kernel with a different source into a new folder, and return its spec."""
-    target = folder / "tiled"
-    target.mkdir()
-    (target / "kernel.toml").write_text(SPEC.read_text())
-    (target / "kernel.cu").write_text(source)
-    return target / "kernel.toml"
-
-
-def test_missing_include_is_named(tmp_path, refuses):
-    refuses(lambda: load_kernel(copy_of(tmp_path, '#include "absent.cuh"\n')))
+def test_missing_include_is_named(write, refuses):
+    path = write("stages", "stages")
+    path.with_name("kernel.cu").write_text('#include "absent.cuh"\n')
+    refuses(lambda: load_kernel(path))
 
 
 LISTED = {

@@ -4,27 +4,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
+from tests.op.test_problem import convolutions
 
 MATMUL, CONV2D = find_op("matmul"), find_op("conv2d")
-
-
-@st.composite
-def tiny_convolutions(draw: st.DrawFn) -> Problem:
-    def size(low: int, high: int) -> int:
-        return draw(st.integers(low, high))
-
-    groups = size(1, 3)
-    dims = {"n": size(1, 2), "c": groups * size(1, 2), "k": groups * size(1, 2), "groups": groups}
-    dims |= {"h": size(1, 5), "w": size(1, 5), "r": size(1, 3), "s": size(1, 3)}
-    dims |= {"stride": size(1, 3), "padding": size(0, 3), "dilation": size(1, 2)}
-    for extent, taps in (("h", "r"), ("w", "s")):
-        assume(dims["dilation"] * (dims[taps] - 1) < dims[extent] + 2 * dims["padding"])
-    return CONV2D.problem("f64", draw(st.sampled_from(CONV2D.layouts)), **dims)
 
 
 def convolution_by_definition(problem: Problem, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -47,7 +34,7 @@ def convolution_by_definition(problem: Problem, x: np.ndarray, w: np.ndarray) ->
     return y
 
 
-@given(tiny_convolutions(), st.integers(0, 100))
+@given(convolutions(["f64"], 2, 5), st.integers(0, 100))
 def test_convolution_matches_its_definition(problem, seed):
     tensors = inputs(problem, seed)
     y = reference(problem, tensors)["y"]

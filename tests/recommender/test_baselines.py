@@ -206,13 +206,12 @@ def test_damaged_model_loses_the_baseline_but_not_the_answer(tmp_path, monkeypat
 H200 = find_gpu("h200")
 
 
-def published_product(m: int = 1024) -> Problem:
-    return find_op("matmul").problem("bf16", "nt", m=m, n=4096, k=4096)
+PUBLISHED = product(m=1024)
 
 
 def test_recorded_backends_use_recordings_and_others_predictions(recommender):
-    rows = {row.backend: row for row in recorded_baselines(published_product(), H200)}
-    baselines = baselines_of(recommender.context.on(H200), published_product(), DEFAULT_POINT)
+    rows = {row.backend: row for row in recorded_baselines(PUBLISHED, H200)}
+    baselines = of(recommender, PUBLISHED, "h200")
     assert rows
     assert [baseline.backend for baseline in baselines if baseline.source == "published"] == list(rows)
     assert len({baseline.backend for baseline in baselines}) == len(baselines)
@@ -233,7 +232,7 @@ def test_recorded_backends_use_recordings_and_others_predictions(recommender):
 def test_every_baseline_has_a_version_and_date(recommender):
     named = {}
     for gpu in ("h200", "rtx4090"):
-        for baseline in baselines_of(recommender.context.on(find_gpu(gpu)), published_product(1024), DEFAULT_POINT):
+        for baseline in of(recommender, PUBLISHED, gpu):
             named[gpu, baseline.backend] = baseline.dated_name
             assert baseline.as_dict()["released"] == baseline.released
             assert baseline.version or "version unknown" in baseline.name
@@ -243,8 +242,8 @@ def test_every_baseline_has_a_version_and_date(recommender):
 
 
 def test_recorded_baseline_at_a_lower_limit_is_estimated_and_no_faster(recommender):
-    at_default = baselines_of(recommender.context.on(H200), published_product(), DEFAULT_POINT)
-    at_half = baselines_of(recommender.context.on(H200), published_product(), OperatingPoint(H200.tdp_w / 2, None))
+    at_default = of(recommender, PUBLISHED, "h200")
+    at_half = of(recommender, PUBLISHED, "h200", OperatingPoint(H200.tdp_w / 2, None))
     assert {baseline.source for baseline in at_half} <= {"learned", "transferred"}
     assert all(baseline.provenance is None for baseline in at_half)
     slower = {baseline.backend: baseline.latency_s for baseline in at_half}
@@ -256,7 +255,7 @@ def test_recorded_baseline_at_a_lower_limit_is_estimated_and_no_faster(recommend
 
 
 def test_inputs_of_zeros_have_no_published_baselines(recommender):
-    assert baselines_of(recommender.context.on(H200, Conditions("zeros")), published_product(), DEFAULT_POINT) == ()
+    assert baselines_of(recommender.context.on(H200, Conditions("zeros")), PUBLISHED, DEFAULT_POINT) == ()
 
 
 @pytest.mark.parametrize("gpu", ["h100", "l40s", "b200"])
@@ -265,8 +264,7 @@ def test_backend_time_never_falls_with_more_rows(recommender, gpu, n, k):
     before: dict[str, float] = {}
     sources = set()
     for m in (*range(1, 36), 47, 48, 49, 63, 64, 65, 100, 128, 129, 500, 512, 1000):
-        problem = find_op("matmul").problem("bf16", "nt", m=m, n=n, k=k)
-        baselines = baselines_of(recommender.context.on(find_gpu(gpu)), problem, DEFAULT_POINT)
+        baselines = of(recommender, product(m=m, n=n, k=k), gpu)
         times = {baseline.backend: baseline.latency_s for baseline in baselines}
         assert all(time_s <= times[backend] * 1.02 for backend, time_s in before.items()), m
         before, sources = times, sources | {baseline.source for baseline in baselines}
@@ -274,13 +272,12 @@ def test_backend_time_never_falls_with_more_rows(recommender, gpu, n, k):
 
 
 def test_recorded_time_is_at_most_the_time_for_more_rows(recommender):
-    card, matmul = find_gpu("b200"), find_op("matmul")
-    few, more = (matmul.problem("bf16", "nt", m=m, n=2560, k=2560) for m in (48, 49))
+    few, more = (product(m=m, n=2560, k=2560) for m in (48, 49))
     recorded, faster = (
-        next(row for row in recorded_baselines(problem, card) if row.backend == "TensorRT-LLM")
+        next(row for row in recorded_baselines(problem, find_gpu("b200")) if row.backend == "TensorRT-LLM")
         for problem in (few, more)
     )
     assert recorded.latency_s > 1.02 * faster.latency_s
-    baselines = {each.backend: each for each in baselines_of(recommender.context.on(card), few, DEFAULT_POINT)}
+    baselines = {each.backend: each for each in of(recommender, few, "b200")}
     assert baselines["TensorRT-LLM"].latency_s <= faster.latency_s
     assert baselines["TensorRT-LLM"].source == "published"

@@ -148,11 +148,9 @@ def _wrong(driver: EmulatingDriver, what: str) -> list[Any]:
 
 
 def test_wrong_array_is_refused_in_one_line(recommender, driver, refuses):
-    def refused(what: str) -> None:
-        kernel = build(recommender, driver, "reduce", rows=range(1, 9), columns=64)
-        kernel(*_wrong(driver, what), out=HostMemory(driver.place(np.zeros(8, np.float32))), stream=0)
-
-    refuses(refused, [
+    kernel = build(recommender, driver, "reduce", rows=range(1, 9), columns=64)
+    out = HostMemory(driver.place(np.zeros(8, np.float32)))
+    refuses(lambda what: kernel(*_wrong(driver, what), out=out, stream=0), [
         "dtype", "shape", "axes", "range", "strides", "transposed", "alignment", "numpy", "object", "number", "device",
     ])  # fmt: skip
 
@@ -242,11 +240,8 @@ def test_problem_is_inferred_from_input_shapes(op, data):
 
 
 def test_inconsistent_shapes_are_named(refuses):
-    def refused(dims: dict, arguments: list) -> None:
-        shapes = shapes_of("matmul", **({"m": range(1, 9), "n": 4, "k": 8} | dims))
-        shapes.read(arguments)
-
-    refuses(refused, [
+    usual = {"m": range(1, 9), "n": 4, "k": 8}
+    refuses(lambda dims, arguments: shapes_of("matmul", **usual | dims).read(arguments), [
         ({}, [(5, 8)]), ({}, [(5, 8), (8,)]), ({}, [(9, 8), (8, 4)]), ({"m": [2, 4]}, [(3, 8), (8, 4)]),
         ({}, [(5, 9), (8, 4)]), ({"n": range(8, 33, 8)}, [(5, 8), (8, 12)]),
     ])  # fmt: skip

@@ -39,12 +39,6 @@ FULL = {
 }
 
 
-@pytest.fixture(scope="module")
-def empty():
-    with Database.memory() as database:
-        yield database
-
-
 def test_added_row_is_found(database, row, problem):
     (key,) = add(database, row(**FULL))
     (first_row,) = database.rows("measurement", measurement_id=key)
@@ -86,14 +80,14 @@ def test_every_stored_row_hashes_to_its_key(database, row, profile):
     assert len(database.altered()) == 2
 
 
-def test_invalid_row_is_refused_in_one_line_and_nothing_is_added(empty, row, refuses):
-    refuses(lambda arguments: add(empty, row(session="good"), row(**arguments)), [
+def test_invalid_row_is_refused_in_one_line_and_nothing_is_added(database, row, refuses):
+    refuses(lambda arguments: add(database, row(session="good"), row(**arguments)), [
         {"latency_ms": 1.0}, {"measurement_id": "x"}, {"latency_s": "fast"}, {"latency_s": float("nan")},
         {"registers": 2.5}, {"registers": True}, {"registers": 2**40}, {"ecc": 1}, {"session": 7},
         {"measured_at": "yesterday"}, {"latency_s": 0.0}, {"latency_s": -1.0}, {"latency_s": None}, {"energy_j": 0.0},
         {"selection_probability": 1.5}, {"outcome": "fine"}, {"gpu": None}, {"config": 3}, {"problem": "matmul"},
     ])  # fmt: skip
-    assert set(empty.counts().values()) == {0}
+    assert set(database.counts().values()) == {0}
 
 
 def test_measured_cost_is_the_median_of_sessions_with_the_newest_protocol(database, row, problem):
@@ -178,17 +172,6 @@ def files(tmp_path_factory, contents):
 MERGED = ("gpu", "config", "measurement")
 
 
-def keys_after_merging(folders) -> dict[str, set[object]]:
-    with Database.memory() as database:
-        for folder in folders:
-            with exchange_folder(database._connection) as exchange:
-                shutil.copytree(folder, exchange, dirs_exist_ok=True)
-                add_rows(database._connection, exchange, "memory")
-        assert database.altered() == []
-        assert database.rows("retraction") == []
-        return {table: {row[f"{table}_id"] for row in database.rows(table)} for table in MERGED}
-
-
 @pytest.mark.every(2)
 @pytest.mark.slow
 @few_examples(2)
@@ -205,7 +188,14 @@ def test_merge_is_a_set_union(tmp_path_factory, contents, order):
         FileReader(path, folders[-1], Limits.of(path.stat().st_size)).read_database()
         with Database.open(path) as database:
             keys.append({table: {row[f"{table}_id"] for row in database.rows(table)} for table in MERGED})
-    merged = keys_after_merging(folders[i] for i in order)
+    with Database.memory() as database:
+        for i in order:
+            with exchange_folder(database._connection) as exchange:
+                shutil.copytree(folders[i], exchange, dirs_exist_ok=True)
+                add_rows(database._connection, exchange, "memory")
+        assert database.altered() == []
+        assert database.rows("retraction") == []
+        merged = {table: {row[f"{table}_id"] for row in database.rows(table)} for table in MERGED}
     assert merged == {table: set().union(*(keys[i][table] for i in order)) for table in MERGED}
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import duckdb
 import pytest
@@ -111,11 +112,7 @@ class ReaderStartedError(Exception):
 
 @pytest.fixture
 def no_reader(monkeypatch):
-
-    def read_apart(*_: object) -> None:
-        raise ReaderStartedError
-
-    monkeypatch.setattr("kernrec.store.reader.read_apart", read_apart)
+    monkeypatch.setattr("kernrec.store.reader.read_apart", Mock(side_effect=ReaderStartedError))
 
 
 def test_unchanged_database_file_is_checked_only_once(theirs, monkeypatch):

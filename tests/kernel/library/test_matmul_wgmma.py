@@ -20,10 +20,8 @@ from tests.helpers.kernel_code import assembled, not_assembled
 from tests.helpers.products import broken, exact, matmul, run, whole_numbers
 
 KERNEL, SM = find_kernel("matmul_wgmma"), 90
-CONFIG = {
-    "block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1,
-    "split_k": 1, "stream": 0,
-}  # fmt: skip
+_TILES = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1}
+CONFIG = _TILES | {"split_k": 1, "stream": 0}
 SMALL = CONFIG | {"block_m": 64, "block_n": 64, "cluster": 1, "stream": 114}
 
 
@@ -130,9 +128,6 @@ def test_largest_tiles_fit_in_registers_and_wgmma_stays_asynchronous(block_m, dt
     assert "setmaxnreg" not in compiled.log
 
 
-_TILES = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 2, "raster": 1, "block_tiles": 1}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sm", "layout", "config"), [
     ("matmul_wgmma", 90, "nt", _TILES | {"split_k": 1}),
@@ -152,7 +147,7 @@ def test_swizzled_shared_memory_is_declared_aligned(name, sm, layout, config):
 
 @pytest.mark.parametrize(
     ("name", "sm", "config"),
-    [("matmul_wgmma", 90, _TILES | {"split_k": 1, "stream": 0}), ("matmul_tcgen05", 100, _TILES)],
+    [("matmul_wgmma", 90, CONFIG), ("matmul_tcgen05", 100, _TILES)],
 )
 def test_rows_that_a_tensor_map_cannot_describe_are_refused(name, sm, config):
     kernel = find_kernel(name)

@@ -20,6 +20,7 @@ from kernrec.kernel import all_kernels, find_kernel
 from kernrec.op import Problem, find_op
 from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import Config
+from tests.helpers.products import broken
 from tests.helpers.trial import Case, Run, flaws, given_inputs, run, runs, space
 from tests.kernel.library.test_matmul_epilogue import BREAKS, CASES
 
@@ -60,9 +61,7 @@ class Mutant:
 
     @property
     def broken(self) -> Case:
-        sound = self.sound
-        source = sound.kernel.source.replace(self.old, self.new)
-        return dataclasses.replace(sound, kernel=dataclasses.replace(sound.kernel, source=source))
+        return dataclasses.replace(self.sound, kernel=broken(self.sound.kernel, self.old, self.new))
 
     def runs(self) -> list[Run]:
         """Return the test suite's runs that execute the broken code, grouped by compiled code. If the mutant defines a
@@ -83,18 +82,11 @@ class Mutant:
 
 FILES = {file.stem: tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(FOLDER.glob("*.toml"))}
 ELSEWHERE = {kernel: content["tried_by"] for kernel, content in FILES.items() if "tried_by" in content}
-MUTANTS = [
-    Mutant(kernel, **fields)
-    for kernel, content in FILES.items()
-    if kernel not in ELSEWHERE
-    for fields in content["mutant"]
-]
-EQUIVALENT = [
-    Mutant(kernel, **fields)
-    for kernel, content in FILES.items()
-    if kernel not in ELSEWHERE
-    for fields in content.get("equivalent", [])
-]
+OWN_FILES = [(kernel, content) for kernel, content in FILES.items() if kernel not in ELSEWHERE]
+MUTANTS, EQUIVALENT = (
+    [Mutant(kernel, **fields) for kernel, content in OWN_FILES for fields in content.get(group, [])]
+    for group in ("mutant", "equivalent")
+)
 OF_THEIR_OWN = list(
     {(m.kernel, *m.when.items(), *m.dims.items()): m for m in [*MUTANTS, *EQUIVALENT] if m.dims}.values()
 )

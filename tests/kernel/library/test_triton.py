@@ -2,7 +2,6 @@
 that copies with one planted bug fail."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -21,6 +20,7 @@ from kernrec.recommender.context import Context
 from tests.helpers.attention import outcome
 from tests.helpers.kernel_code import Config, mutants
 from tests.helpers.needs import needs
+from tests.helpers.products import broken
 from tests.helpers.run_cache import Tensors
 from tests.helpers.trial import OPS, execute, flaws, given_inputs
 from tests.kernel.library.test_attention import SHAPES
@@ -217,9 +217,8 @@ def runs_of(kernel: Kernel, mutant: dict[str, str]) -> list[TritonRun]:
     ids=lambda value: value.name if isinstance(value, Kernel) else value["breaks"],
 )
 def test_suite_detects_an_error_inserted_in_the_kernel(kernel, mutant):
-    assert mutant["old"] in kernel.source
-    broken = replace(kernel, source=kernel.source.replace(mutant["old"], mutant["new"]))
-    assert (wrong if kernel is ATTENTION else faults)(broken, runs_of(kernel, mutant))
+    mutated = broken(kernel, mutant["old"], mutant["new"])
+    assert (wrong if kernel is ATTENTION else faults)(mutated, runs_of(kernel, mutant))
 
 
 @pytest.mark.slow
@@ -227,9 +226,9 @@ def test_suite_detects_an_error_inserted_in_the_kernel(kernel, mutant):
 def test_false_alignment_hint_is_detected():
     # The kernel compares only one in 16 positions with k if rows are multiples of 16, and one in 8 for multiples of 8.
     lets = MATMUL.spec["let"] | {"rows_k": "1"}
-    broken = kernel_from({**MATMUL.spec, "let": lets}, MATMUL.name, MATMUL.source)
+    misled = kernel_from({**MATMUL.spec, "let": lets}, MATMUL.name, MATMUL.source)
     runs = [(80, problem, UNEVEN) for problem in problems("f16", "nn", UNEVEN)]
-    assert faults(broken, runs)
+    assert faults(misled, runs)
     assert faults(MATMUL, runs) == []
 
 

@@ -153,11 +153,13 @@ def test_l1_hits_use_only_l1():
     assert (per_clock["L1"], per_clock["sectors"]) == (2, 0)
 
 
+LOADS = {"issue": 1.0, "issue__ld_global": 1.0, "global__x__read_bytes": 512.0, "global__x__read_passes": 4.0}
+
+
 def test_l1_delivers_64_bytes_per_clock_and_shares_its_port_with_shared_memory():
-    loads = {"issue": 1.0, "issue__ld_global": 1.0, "global__x__read_bytes": 512.0, "global__x__read_passes": 4.0}
-    assert rates("a100", **loads)["L1"] == 512 / 64
-    assert rates("a100", **loads | {"global__x__read_passes": 16.0})["L1"] == 16
-    assert rates("t4", **loads | {"global__x__read_passes": 16.0})["L1"] == 32
+    assert rates("a100", **LOADS)["L1"] == 512 / 64
+    assert rates("a100", **LOADS | {"global__x__read_passes": 16.0})["L1"] == 16
+    assert rates("t4", **LOADS | {"global__x__read_passes": 16.0})["L1"] == 32
 
 
 @pytest.mark.parametrize(("gpu", "clk"), [("gtx1650", 62), ("rtx2070", 36)])
@@ -167,8 +169,7 @@ def test_turings_l1_takes_the_published_clocks_for_32_lines(gpu, clk):
 
 
 def test_l1_and_shared_memory_take_turns_at_their_port():
-    loads = {"issue": 1.0, "issue__ld_global": 1.0, "global__x__read_bytes": 512.0, "global__x__read_passes": 4.0}
-    per_clock = rates("a100", **loads, shared__load_wavefronts=5)
+    per_clock = rates("a100", **LOADS, shared__load_wavefronts=5)
     assert per_clock["port"] == per_clock["L1"] + per_clock["shared memory"] == 8 + 5
 
 

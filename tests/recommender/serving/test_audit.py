@@ -115,11 +115,8 @@ def test_file_shipped_by_the_engine_is_not_compared(tmp_path):
 
 
 def test_unknown_name_suggests_the_nearest(tmp_path, refuses):
-    def refused(changed: dict[str, object]) -> None:
-        wanted = {"model": str(written(tmp_path, MIXTRAL)), "gpu": "a100", "engine": "sglang", **changed}
-        kernrec.serve_audit(**wanted, compare=False)  # type: ignore[arg-type]
-
-    refuses(refused, [
+    wanted = {"model": str(written(tmp_path, MIXTRAL)), "gpu": "a100", "engine": "sglang", "compare": False}
+    refuses(lambda changed: kernrec.serve_audit(**wanted | changed), [
         {"engine": "vlm"}, {"tp": 0}, {"tokens": (0,)}, {"triton": "2.9"}, {"gpu": "rtx-pro-6001"}, {"lora_rank": 0},
     ])  # fmt: skip
 

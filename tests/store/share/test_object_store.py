@@ -63,12 +63,15 @@ def put(place: Place, name: str, content: bytes, folder: Path) -> None:
     place.write(name, file)
 
 
-def check_place(place: Place, folder: Path) -> None:
-    """Check that immutable files keep their content, other files can be replaced, and only known names are listed."""
-    put(place, SEGMENT, b"first", folder)
-    put(place, SEGMENT, b"second", folder)
-    put(place, "index.json", b"1", folder)
-    put(place, "index.json", b"2", folder)
+def test_bucket_can_be_pushed_and_pulled(s3, tmp_path, monkeypatch):
+    """Immutable files keep their content, other files can be replaced, and only known names are listed."""
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    place = place_of("s3://team/some/where")
+    put(place, SEGMENT, b"first", tmp_path)
+    put(place, SEGMENT, b"second", tmp_path)
+    put(place, "index.json", b"1", tmp_path)
+    put(place, "index.json", b"2", tmp_path)
     assert place.names() == ["index.json", SEGMENT]
     assert b"".join(place.read(SEGMENT, 5)) == b"first"
     assert b"".join(place.read("index.json", 5)) == b"2"
@@ -78,12 +81,6 @@ def check_place(place: Place, folder: Path) -> None:
         list(place.read("manifest.json", 9))
     with pytest.raises(UsageError, match="is not the name of a file in a bundle"):
         list(place.read("../secret", 9))
-
-
-def test_bucket_can_be_pushed_and_pulled(s3, tmp_path, monkeypatch):
-    for name, value in s3.items():
-        monkeypatch.setenv(name, value)
-    check_place(place_of("s3://team/some/where"), tmp_path)
     with pytest.raises(UsageError, match=r"^the bucket of s3://nowhere/x does not exist$"):
         place_of("s3://nowhere/x").names()
 
