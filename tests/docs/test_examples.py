@@ -25,7 +25,7 @@ import typer.main
 
 from kernrec.cli.app import app
 from tests.helpers.command import run_here
-from tests.helpers.markdown import Block, blocks, pages
+from tests.helpers.markdown import Block, blocks, name_of, pages
 from tests.helpers.paths import ROOT
 from tests.helpers.processors_here import processors_here
 from tests.helpers.reading import reading_here
@@ -46,12 +46,8 @@ def _with_examples() -> list[Path]:
     return [page for page in pages() if blocks(page)]
 
 
-def _name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("page", _with_examples(), ids=_name)
+@pytest.mark.parametrize("page", _with_examples(), ids=name_of)
 def test_every_example_runs(page, tmp_path):
     folder, home = tmp_path / "work", tmp_path / "home"
     folder.mkdir()
@@ -80,7 +76,7 @@ def test_every_example_runs(page, tmp_path):
             _compare(block, "```text\n", block.code, printed)
 
 
-@pytest.mark.parametrize("page", _with_examples(), ids=_name)
+@pytest.mark.parametrize("page", _with_examples(), ids=name_of)
 def test_every_code_block_states_its_language(page):
     for block in blocks(page):
         assert block.language in LANGUAGES, f"{block}: a block needs one of the languages {sorted(LANGUAGES)}"

@@ -31,7 +31,7 @@ from kernrec.recommender import Objective
 from kernrec.recommender.explain.breakdown import _PARTS
 from kernrec.store.schema import migrations
 from kernrec.training.evaluate_models import METHODS
-from tests.helpers.markdown import blocks, pages, prose
+from tests.helpers.markdown import blocks, name_of, pages, prose
 from tests.helpers.paths import ROOT, TOOLS
 
 
@@ -216,8 +216,7 @@ def _outcomes() -> Iterable[str]:
 
 
 @pytest.mark.parametrize("values", [
-    RESOURCES, (*issue_cost.CLASSES, *issue_cost.MACHINE_CLASSES), list(Objective), METHODS,
-    _PARTS.values(), _outcomes(),
+    RESOURCES, CLASSES, list(Objective), METHODS, _PARTS.values(), _outcomes(),
 ], ids=["bottlenecks", "classes", "objectives", "methods", "energy", "outcomes"])  # fmt: skip
 def test_every_value_of_the_output_is_explained(values):
     lacking = [value for value in values if value not in CODE]
@@ -234,45 +233,41 @@ _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
-def _name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-@pytest.mark.parametrize("page", pages(), ids=_name)
+@pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_paths_in_the_docs_exist(page):
     for code in _CODE.findall(prose(page)):
         for word in code.split():
             if word.split("/")[0] in TOP and "/" in word and not re.search(r"<|NNN", word):
-                assert list(ROOT.glob(word.rstrip("/"))), f"{_name(page)} names `{word}`, which does not exist"
+                assert list(ROOT.glob(word.rstrip("/"))), f"{name_of(page)} names `{word}`, which does not exist"
 
 
-@pytest.mark.parametrize("page", pages(), ids=_name)
+@pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_script_options_in_the_docs_exist(page):
     for code in _CODE.findall(prose(page)):
         words = code.removeprefix("python ").split()
         package = {"tools/evidence": "evidence/experiments", "tools/bench.py": "benchmarks"}.get(words[0])
         if package and len(words) > 1 and words[1] != "NAME":
             path = ROOT / "tools" / package / f"{words[1].replace('-', '_')}.py"
-            assert path.is_file(), f"{_name(page)}: {words[0]} has no command {words[1]}"
+            assert path.is_file(), f"{name_of(page)}: {words[0]} has no command {words[1]}"
             (run,) = (each for each in ast.parse(path.read_text("utf-8")).body if getattr(each, "name", "") == "run")
             assert isinstance(run, ast.FunctionDef)
             named = {"only": "set"}
             options = {f"--{named.get(each.arg, each.arg).replace('_', '-')}" for each in run.args.args}
             options |= {f"--no-{option[2:]}" for option in options}
             for word in words[2:]:
-                assert not word.startswith("--") or word in options, f"{_name(page)}: {words[1]} has no option {word}"
+                assert not word.startswith("--") or word in options, f"{name_of(page)}: {words[1]} has no option {word}"
         elif words[0].startswith("tools/") and words[0].endswith(".py"):
             text = (ROOT / words[0]).read_text(encoding="utf-8")
             for word in words[1:]:
                 if word.startswith("--"):
-                    assert f'"{word}"' in text, f"{_name(page)}: {words[0]} has no option {word}"
+                    assert f'"{word}"' in text, f"{name_of(page)}: {words[0]} has no option {word}"
 
 
-@pytest.mark.parametrize("page", [p for p in pages() if p.parent == ROOT], ids=_name)
+@pytest.mark.parametrize("page", [p for p in pages() if p.parent == ROOT], ids=name_of)
 def test_relative_links_exist(page):
     for target in _LINK.findall(prose(page)):  # MkDocs checks links between the site's pages
         if not target.startswith("http"):
-            assert (page.parent / target).exists(), f"{_name(page)} links to {target}"
+            assert (page.parent / target).exists(), f"{name_of(page)} links to {target}"
 
 
 def test_readme_is_short_and_fits_a_terminal():

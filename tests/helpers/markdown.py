@@ -51,3 +51,7 @@ def prose(page: Path) -> str:
     text = page.read_text(encoding="utf-8")
     text = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))

@@ -189,37 +189,36 @@ def test_energy_objective_selects_by_energy(driver, monkeypatch):
     assert launch(tuned(Bench(1.0), top_k=2)) != chosen  # the other config is faster
 
 
-class TestBadInput:
-    """Test one-line errors that name the input, the expected form and the nearest valid value."""
+@pytest.mark.parametrize(("options", "message"), [
+    ({"objective": "enrgy"}, "unknown objective 'enrgy'; did you mean energy"),
+    ({"top_k": 0}, "top_k is 0; expected a whole number of at least 1"),
+    ({"prune_configs_by": {"perf_model": len}}, "perf_model and kernrec both rank configs"),
+    ({"configs": [triton.Config({"BLOK": 64})]}, r"configs\[0\]: unknown meta-parameter 'BLOK'; did you mean"),
+    ({"configs": [{"BLOCK": 64}]}, r"configs\[0\] is .*; a triton.Config is expected"),
+])  # fmt: skip
+def test_impossible_decorator_arguments_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        tuned(None, **options)
 
-    @pytest.mark.parametrize(("options", "message"), [
-        ({"objective": "enrgy"}, "unknown objective 'enrgy'; did you mean energy"),
-        ({"top_k": 0}, "top_k is 0; expected a whole number of at least 1"),
-        ({"prune_configs_by": {"perf_model": len}}, "perf_model and kernrec both rank configs"),
-        ({"configs": [triton.Config({"BLOK": 64})]}, r"configs\[0\]: unknown meta-parameter 'BLOK'; did you mean"),
-        ({"configs": [{"BLOCK": 64}]}, r"configs\[0\] is .*; a triton.Config is expected"),
-    ])  # fmt: skip
-    def test_impossible_decorator_arguments_are_refused(self, options, message):
-        with pytest.raises(UsageError, match=message):
-            tuned(None, **options)
 
-    def test_only_jit_functions_can_be_tuned(self):
-        with pytest.raises(UsageError, match=r"plain is not a function with @triton\.jit"):
+def test_only_jit_functions_can_be_tuned():
+    with pytest.raises(UsageError, match=r"plain is not a function with @triton\.jit"):
 
-            @kernrec.triton.autotune(tuned_kernels.CONFIGS, ["n"])
-            def plain(x: int) -> None:
-                pass
+        @kernrec.triton.autotune(tuned_kernels.CONFIGS, ["n"])
+        def plain(x: int) -> None:
+            pass
 
-    def test_arguments_must_match_the_function(self, driver):
-        x = Tensor("float32", N)
-        with pytest.raises(UsageError, match="the value of parameter factor is missing"):
-            tuned(None)[tuned_kernels.grid](x, x, N)
-        with pytest.raises(UsageError, match="scale: 6 arguments were given; it has 5: x, y, n, factor, BLOCK"):
-            tuned(None)[tuned_kernels.grid](x, x, N, 2.0, 64, 65)
-        with pytest.raises(UsageError, match="scale: unknown parameter 'facto'; did you mean factor"):
-            tuned(None)[tuned_kernels.grid](x, x, N, facto=2.0)
-        with pytest.raises(UsageError, match=r"prune.* is for early_config_prune"):
-            kernrec.triton.prune()([], {})
+
+def test_arguments_must_match_the_function(driver):
+    x = Tensor("float32", N)
+    with pytest.raises(UsageError, match="the value of parameter factor is missing"):
+        tuned(None)[tuned_kernels.grid](x, x, N)
+    with pytest.raises(UsageError, match="scale: 6 arguments were given; it has 5: x, y, n, factor, BLOCK"):
+        tuned(None)[tuned_kernels.grid](x, x, N, 2.0, 64, 65)
+    with pytest.raises(UsageError, match="scale: unknown parameter 'facto'; did you mean factor"):
+        tuned(None)[tuned_kernels.grid](x, x, N, facto=2.0)
+    with pytest.raises(UsageError, match=r"prune.* is for early_config_prune"):
+        kernrec.triton.prune()([], {})
 
 
 @pytest.mark.every(3)

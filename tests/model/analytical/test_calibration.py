@@ -1,6 +1,7 @@
 """Test that a change of the analytical model changes the fingerprint stored in trained models."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -31,16 +32,11 @@ def test_changed_conversion_cost_changes_the_fingerprint(monkeypatch, lanes):
 
 
 def test_fingerprint_is_computed_once_per_source(monkeypatch):
-    now, computed = analytical_fingerprint(), []
-
-    def counted() -> list[float]:
-        computed.append(1)
-        return now
-
-    monkeypatch.setattr(fingerprint, "analytical_fingerprint", counted)
+    now = analytical_fingerprint()
+    monkeypatch.setattr(fingerprint, "analytical_fingerprint", counted := Mock(return_value=now))
     assert fingerprint_change(now) == fingerprint_change(now) == 0.0
-    assert len(computed) == 1
+    assert counted.call_count == 1
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: read(self) + b"\n" * (self.name == "power.toml"))
     assert fingerprint_change(now) == 0.0
-    assert len(computed) == 2
+    assert counted.call_count == 2
