@@ -18,17 +18,20 @@ def main() -> None:
     """Run the `kernrec` command."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(_OBJECTS)
-    statuses: list[int] = []
-    atexit.register(_end, statuses)
     from kernrec.cli.app import run
 
-    statuses.append(run(sys.argv[1:]))
-    sys.exit(statuses[0])
+    status = run(sys.argv[1:])
+    caller = sys._getframe(1)
+    # If the caller may catch `SystemExit`, the process may go on, and end with another status.
+    if caller.f_globals.get("__name__") == "__main__" and not caller.f_code.co_exceptiontable:
+        atexit.register(_end, status)
+    sys.exit(status)
 
 
-def _end(statuses: list[int]) -> None:
-    """End the process without deleting its objects. `statuses` is empty if the command has crashed."""
-    if statuses:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(statuses[0])
+def _end(status: int) -> None:
+    """End the process without deleting its objects. Call the functions of `atexit` that were registered earlier."""
+    atexit.unregister(_end)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

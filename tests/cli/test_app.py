@@ -151,3 +151,22 @@ def test_table_prints_to_a_pipe_without_unicode():
     lines = done.stdout.decode("cp1252").splitlines()
     assert set(lines[1]) == {"-"}
     assert len(lines) > 40
+
+
+CALL = """
+import atexit, sys
+atexit.register(print, "registered earlier")
+sys.argv[1:] = ["list", "nothing"]
+from kernrec.cli import main
+"""
+
+
+@pytest.mark.parametrize(("call", "status"), [
+    ("main()", 2),
+    ("try: main()\nexcept SystemExit: sys.exit(3)", 3),
+    ("from contextlib import suppress\nwith suppress(SystemExit): main()\nsys.exit(3)", 3),
+])  # fmt: skip
+def test_command_ends_with_its_own_or_the_callers_status(call, status):
+    done = subprocess.run([sys.executable, "-c", CALL + call], env=environment(), capture_output=True, check=False)
+    assert done.returncode == status
+    assert done.stdout.split() == [b"registered", b"earlier"]
