@@ -1,7 +1,8 @@
 """Cache emulation results of users' kernels on disk, including errors, so that no launch runs twice.
 
 The key contains everything that affects the counts: kernel, tensor files, problem, code, launch, instruction budget and
-the emulator's sources. If instructions are counted in machine code, the key also contains the architecture.
+the emulator's sources. If instructions are counted in machine code, the key also contains the architecture, the
+compiler and a hash of the cubin.
 """
 
 import json

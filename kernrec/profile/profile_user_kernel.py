@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -81,8 +82,8 @@ class _EmulationTasks:
         except KernrecError as error:
             yield ProfileFailure(config, str(error))
             return
-        source = f"{compiled.compiler} sm_{target.sm}" if reads_machine_code() else ""
-        key = (compiled.ptx_hash, source, *map(repr, launches))
+        machine = (compiled.compiler, f"sm_{target.sm}", sha256(compiled.cubin).hexdigest())
+        key = (compiled.ptx_hash, *(machine if reads_machine_code() else ()), *map(repr, launches))
         if key not in self._done and key not in self._configs:
             cached = self._cache.get(key, compiled)
             if cached is not None:

@@ -2,19 +2,21 @@
 
 import json
 import os
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kernrec.compile.compiled import COUNTS, Compiled, Resources
-from kernrec.compile.pool import Processors
+from kernrec.compile.pool import Processors, processors_of
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.profile import emulation_cache
 from kernrec.profile.emulation_cache import EmulationCache
 from kernrec.profile.launch_profile import COUNTS_VERSION, LaunchProfile, Profile, ProfileFailure, ProfileTarget
-from kernrec.profile.profile_user_kernel import profile_configs
+from kernrec.profile.profile_user_kernel import _EmulationTasks, profile_configs
 from kernrec.profile.sample_profile import sampled_counts
 from kernrec.ptx import KernelLaunch, parse
 from tests.helpers.kernel_code import written_kernel
@@ -62,6 +64,26 @@ def test_damaged_file_is_treated_as_missing(kernel, tmp_path):
     (path,) = (tmp_path / "cache" / "emulated").rglob("*.z")
     path.write_bytes(path.read_bytes()[:-3])
     assert cache.get(("ptx",), code(16)) is None
+
+
+@pytest.mark.parametrize(("counts", "emulated"), [("", 2), ("ptx", 1)])
+def test_equal_ptx_with_other_machine_code_is_emulated_again(kernel, monkeypatch, counts, emulated):
+    monkeypatch.setenv(COUNTS, counts)
+    target, submitted = ProfileTarget(problem(kernel), 80), []
+
+    def submit(_: Processors, *task: object) -> Future[list[LaunchProfile]]:
+        future: Future[list[LaunchProfile]] = Future()
+        future.set_result(profiles(code(16)))
+        submitted.append(task)
+        return future
+
+    monkeypatch.setattr(Processors, "submit", submit)
+    with processors_of(1) as processors:
+        for cubin in (b"of ptxas 13.4", b"of ptxas 13.5"):
+            tasks = _EmulationTasks(kernel, target, processors)
+            outcomes = [*tasks.add({"threads": 64}, replace(code(16), cubin=cubin)), *tasks.collect()]
+            assert not isinstance(outcomes[0], ProfileFailure)
+    assert len(submitted) == emulated
 
 
 def test_other_architecture_is_compiled_but_not_emulated(kernel, monkeypatch):
