@@ -34,6 +34,7 @@ from kernrec.compile.compiled import (
 from kernrec.compile.machine_code import LINE_INFORMATION
 from kernrec.compile.nvcc import check_includes, compile_program, nvcc_version, quoted_names
 from kernrec.errors import UsageError
+from kernrec.util.files import files_hash
 from kernrec.util.process import run_confined
 
 
@@ -220,7 +221,14 @@ def put_without_code(job: CompileJob, compiled: Compiled, cache: CompileCache) -
 
 
 def _key_without_code(job: CompileJob) -> str:
-    return CompileCache.key("without machine code", cache_key(job))
+    return CompileCache.key("without machine code", decoder_hash(), cache_key(job))
+
+
+@once
+def decoder_hash() -> str:
+    """Return a hash of the sources that decode machine code, because cached results contain decoded instructions."""
+    folder = Path(__file__).parent
+    return files_hash(folder, [folder / "machine_code.py", folder / "opcodes.py"])
 
 
 def cache_key(job: CompileJob) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernrec.compile import CompileError, CompileJob, compile_many, compile_source, together
 from kernrec.compile.compiled import Compiled
 from kernrec.compile.machine_code import read_machine_code
-from kernrec.compile.nvrtc import compile_alone
+from kernrec.compile.nvrtc import cached_result, compile_alone
 from kernrec.compile.together import Together, can_be_together, compile_together, launched_only
 from tests.helpers.depth import few_examples
 from tests.helpers.paths import ROOT, beside
@@ -113,6 +113,14 @@ def test_compile_error_affects_only_its_config(nvrtc, cache):
         assert isinstance(result, CompileError) == (each.defines["SCALE"] == 5)
         if isinstance(result, Compiled):
             assert form(result.ptx) == form(compile_alone(each).ptx)
+
+
+def test_instructions_of_another_decoder_are_not_read_from_the_cache(nvrtc, cache, monkeypatch):
+    jobs = [job(SAXPY, {"SCALE": scale}) for scale in range(3)]
+    assert len([*Together(cache).results(jobs)]) == 3
+    assert cached_result(jobs[2], cache).code
+    monkeypatch.setattr("kernrec.compile.nvrtc.decoder_hash", lambda: "another")
+    assert cached_result(jobs[2], cache) is None
 
 
 def test_slow_source_is_compiled_one_config_at_a_time(nvrtc, cache, monkeypatch):
