@@ -24,7 +24,7 @@ _SUBROUTINE, _SLOW_PATH = "$", "slowpath"
 LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _LEADS = frozenset({"BRA", "BSSY", "CALL", "RET", "WARPSYNC"})
 """Opcodes with the address of another instruction."""
-_HOPPER = 90
+_TURING, _HOPPER = 75, 90
 _NO_BITS = 8  # Type of an ELF section without content
 _COPY, _ADVANCE_ADDRESS, _ADVANCE_LINE, _ADVANCE_BY_SPECIAL, _SET_ADDRESS = 1, 2, 3, 8, 2
 """Opcodes of line programs. The last one is an extended opcode."""
@@ -60,7 +60,9 @@ class MachineCode:
 
 @lru_cache(maxsize=4)
 def read_machine_code(cubin: bytes, sm: int) -> dict[str, MachineCode]:
-    """Return the machine code of each function in a cubin. Return nothing if the cubin is damaged."""
+    """Return the machine code of each function in a cubin. Return nothing if it is damaged, or older than Turing."""
+    if sm < _TURING:
+        return {}
     try:
         sections = list(_sections(cubin))
         symbols = _symbols(dict(sections))

@@ -64,6 +64,10 @@ def test_instructions_lines_and_targets_equal_those_of_nvdisasm(compiled, tmp_pa
     assert not {"LDG", "STG", "BAR"}.intersection(left_out)
 
 
+def test_code_of_gpus_before_turing_is_not_decoded(compiled):
+    assert read_machine_code(compiled[1].cubin, 70) == {}
+
+
 def test_blocks_start_after_branches_and_at_their_targets(compiled):
     sm, code = compiled
     decoded = read_machine_code(code.cubin, sm)["k"]
