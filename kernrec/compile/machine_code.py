@@ -5,6 +5,7 @@ information, `.nv_debug_line_sass` relates addresses to lines of the PTX by line
 """
 
 import struct
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -67,12 +68,14 @@ def read_machine_code(cubin: bytes, sm: int) -> dict[str, MachineCode]:
         sections = list(_sections(cubin))
         symbols = _symbols(dict(sections))
         lines = _lines(dict(sections), symbols)
-        functions = {}
-        for index, (name, content) in enumerate(sections):
-            if name.startswith(_TEXT):
-                own = [symbol for symbol in symbols if symbol.section == index]
-                functions[name.removeprefix(_TEXT)] = _code(content, sm, lines.get(index, []), own)
-        return functions
+        names: dict[int, dict[int, str]] = defaultdict(dict)
+        for name, section, address in symbols:
+            names[section][address // _BYTES] = name
+        return {
+            name.removeprefix(_TEXT): _code(content, sm, lines.get(index, []), names[index])
+            for index, (name, content) in enumerate(sections)
+            if name.startswith(_TEXT)
+        }
     except (struct.error, ValueError, IndexError, ArithmeticError):
         return {}
 
@@ -170,14 +173,13 @@ class _LineProgram:
                 return result - (1 << shift) if signed and byte & 0x40 else result
 
 
-def _code(content: memoryview, sm: int, lines: Sequence[tuple[int, int]], symbols: Sequence[_Symbol]) -> MachineCode:
+def _code(content: memoryview, sm: int, lines: Sequence[tuple[int, int]], names: Mapping[int, str]) -> MachineCode:
     """Decode the code of a function.
 
     Args:
         lines: pairs (address, PTX line) in ascending order.
-        symbols: symbols of the function's section.
+        names: symbols of the function's section by position.
     """
-    names = {symbol.address // _BYTES: symbol.name for symbol in symbols}
     end = min((place for place, name in names.items() if name.startswith(_SUBROUTINE)), default=len(content) // _BYTES)
     instructions, starts, row = [], {*names}, 0
     for position, (low, high) in enumerate(struct.iter_unpack("<QQ", content[: end * _BYTES])):
