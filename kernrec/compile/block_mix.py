@@ -122,7 +122,7 @@ class _Matching:
             for ins in block.instructions:
                 self.places[ins.line].append(block.index)
                 self.ptx[ins.line] = ins
-        self.kept = [ins for ins in self.code if ins.name in _KEPT]
+        self.countable = [ins for ins in self.code if ins.name in _KEPT]
         self.loops = self._loops()
         self.heads = self._heads()
 
@@ -249,7 +249,7 @@ class _Matching:
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield the ranges of machine code for iterations that the assembler peeled off a loop."""
         inside, outside = set(), []
-        for ins in self.kept:
+        for ins in self.countable:
             if any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
                 if any(first <= ins.position <= last for first, last in ranges):
                     inside.add(ins.line)
