@@ -33,7 +33,9 @@ def unneeded_results(function: Function) -> frozenset[int]:
             needed += ins.operands[-1].registers
     names = reachable(needed, lambda name: [s for ins in uses.writing(name) if _computes(ins) for s in ins.sources])
     writers = [ins for name in names for ins in uses.writing(name)]
-    if any(ins.opcode == "tensormap" for ins in instructions) or not all(map(_is_independent, writers)):
+    # A tensor map that the kernel itself writes decides addresses.
+    writes_map = any(ins.opcode == "tensormap" or "tensormap" in ins.modifiers for ins in instructions)
+    if writes_map or not all(map(_is_independent, writers)):
         return frozenset()
     return frozenset(
         place

@@ -34,6 +34,8 @@ def skipped(body: str) -> list[str]:
     ("st.shared.u32 [tile], %r2; ld.shared.u32 %r4, [tile]; cvt.u64.u32 %rd5, %r4; ld.global.u32 %r5, [%rd5];", []),
     # The carry of the first sum is part of the address.
     ("add.cc.u32 %r4, %r1, %r2; addc.u32 %r5, %r1, 0; cvt.u64.u32 %rd5, %r5; st.global.u32 [%rd5], %r3;", []),
+    # The kernel writes a tensor map.
+    ("st.global.u32 [%rd4], %r3; fence.proxy.tensormap::generic.acquire.gpu [%rd4], 128;", []),
 ])  # fmt: skip
 def test_only_results_without_effect_on_counts_are_skipped(body, expected):
     assert skipped(body) == expected
