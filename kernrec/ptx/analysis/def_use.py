@@ -1,6 +1,5 @@
 """Locate the writes and reads of each register of a function."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -10,7 +9,13 @@ from kernrec.ptx.ir.operand import Register, Symbol, with_leaves
 from kernrec.ptx.ir.program import Function, Instruction, accumulates, cached_by_form
 
 T = TypeVar("T")
-_Places = defaultdict[str, list[int]]
+
+
+class _Places(dict[str, list[int]]):
+    """Indices of instructions, keyed by register. Threads share it, so a look-up of a missing register adds nothing."""
+
+    def __missing__(self, name: str) -> list[int]:
+        return []
 
 
 @dataclass
@@ -46,12 +51,12 @@ class DefUse:
 
 @cached_by_form
 def _writes_and_reads(function: Function) -> tuple[list[int], _Places, _Places]:
-    writers, readers = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+    writers, readers = _Places(), _Places()
     for position, ins in enumerate(function.instructions):
         for name in ins.results:
-            writers[name].append(position)
+            writers.setdefault(name, []).append(position)
         for name in ins.sources:
-            readers[name].append(position)
+            readers.setdefault(name, []).append(position)
     return [block.index for block in function.blocks for _ in block.instructions], writers, readers
 
 
