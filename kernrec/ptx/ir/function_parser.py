@@ -1,6 +1,7 @@
 """Parse the body of a function: instructions, labels and declarations in nested scopes."""
 
 import re
+import sys
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
@@ -51,8 +52,8 @@ def read_operand(text: str) -> Operand:
         return Negated(Register(text[1:].strip()))
     if first in "0123456789+-.":
         return _literal(text)
-    if "|" in text:
-        left, right = text.split("|", 1)
+    if text.count("|") == 1:
+        left, right = text.split("|")
         return Pair(read_operand(left.strip()), read_operand(right.strip()))
     if text == "WARP_SZ":
         return Immediate(32, "int")
@@ -120,7 +121,7 @@ _PROTOTYPE = re.compile(r"\s*\.call(?:prototype|targets)\b[^;]*;")
 _LOCATION = re.compile(r'\s*\.(?:loc|file)\b(?:[^\n;"]|"[^"\n]*"?)*;?')
 END = re.compile(r"\s*\Z")
 _NAME = re.compile(r"[%$\w]+")
-_LONGEST = 4096  # Characters of a statement that is searched for an instruction
+_LONGEST = 4096  # Maximum characters of a statement that is kept. Only the last attempt reads a longer statement.
 _VARIABLES = (".shared", ".local", ".global", ".const", ".param")
 _IGNORED = (".pragma", ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".noreturn")
 
@@ -181,13 +182,14 @@ class PtxText:
             self._place = match.end()
         return match
 
-    def instruction(self) -> Instruction | None:
-        """Read an instruction. Return None if the next text is not an instruction."""
+    def instruction(self, longest: int = _LONGEST) -> Instruction | None:
+        """Read an instruction of at most `longest` characters. Return None if the next text is not an instruction."""
         text, start = self._text, self._place
-        end = text.find(";", start, start + _LONGEST) + 1
+        end = text.find(";", start, start + longest) + 1
         self._place = end or start  # If the instruction is invalid, an error states the line of its end.
         statement = text[start:end].strip()
-        read = None if statement[:1] in ".$}" else read_instruction(statement)
+        reader = read_instruction if len(statement) <= _LONGEST else read_instruction.__wrapped__
+        read = None if statement[:1] in ".$}" else reader(statement)
         if read is None:
             self._place = start
             return None
@@ -213,7 +215,7 @@ class FunctionParser:
         self._function, self._source, self._numbers = function, source, numbers
         self._scopes: list[dict[str, str]] = [{}]  # Unique names by declared name: a dictionary per scope, outer first.
         self._declared = 0
-        self._has_bare_names = False  # Whether a register's name does not start with `%`.
+        self._has_bare_names = False  # Whether the name of a register in the outer scope does not start with `%`.
         # Resolve labels at the end, because a label may be declared after its use.
         self._branches: list[tuple[int, _Scopes]] = []
 
@@ -229,7 +231,11 @@ class FunctionParser:
                 self._label(match[1])
             elif source.take(END):
                 raise ParseError(f"function {self._function.name!r} has no closing brace", source.line)
-            elif not source.take(_LOCATION):
+            elif source.take(_LOCATION):
+                continue
+            elif (ins := source.instruction(sys.maxsize)) is not None:
+                self._append(ins)
+            else:
                 self._directive(source.statement())
         self._finish()
 
@@ -316,7 +322,7 @@ class FunctionParser:
         if not _REGISTER.fullmatch(name):
             raise ValueError(f"cannot read the register {name[:60]!r}")
         many = re.fullmatch(r"([%\w$]+)<(\d{1,18})>", name)
-        self._has_bare_names |= name[0] != "%"
+        self._has_bare_names |= name[0] != "%" and len(self._scopes) == 1
         self._declared += int(many[2]) if many else 1
         if self._declared > MOST_REGISTERS:
             raise ValueError(f"more than {MOST_REGISTERS} registers in a function")

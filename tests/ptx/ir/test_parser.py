@@ -109,7 +109,24 @@ def test_unreadable_text_is_named_with_its_line(refuses):
         "", HEAD + ".entry k()\n{\nbra NOWHERE;\n}", HEAD + ".entry k()\n{\nadd.s32 %r1",
         HEAD + ".entry k()\n{\nret;\n", HEAD + ".entry k()\n{\n.nonsense 3;\n}", HEAD + "nonsense;",
         HEAD + ".entry k()\n{\nL: ret; L: ret;\n}", HEAD + ".entry k()\n{\nld.b32 %r1, [%r2*4];\n}",
+        HEAD + ".entry k()\n{\nsetp.eq.u32 " + "|".join(["%p1"] * 900) + ", %r1, 5;\n}",
     ])  # fmt: skip
+
+
+def test_long_statement_is_read():
+    text = "mov.u32 %r1, 5;" + "\n" * 5000 + "mov.u32 %r2," + " " * 5000 + "%r1;"
+    instructions = module(text, verified=False).functions["k"].instructions
+    assert [(ins.operands[1], ins.text.split()[1]) for ins in instructions[:2]] == [
+        (Immediate(5, "int"), "%r1,"),
+        (Register("%r1"), "%r2,"),
+    ]
+    assert instructions[1].line - instructions[0].line == 5000
+
+
+def test_register_names_of_an_inner_scope_do_not_slow_down_later_instructions():
+    body = "{ .reg .b32 x; mov.u32 x, 5; mov.u32 %r1, x; }\nadd.u32 %r2, %r1, 5;"
+    ins = module(body, verified=False).functions["k"].instructions[2]
+    assert "results" in vars(ins), "the instruction was read once for all functions"
 
 
 def test_unfinished_instruction_takes_linear_time():
