@@ -13,6 +13,7 @@ from typing import Any
 
 from kernrec.ptx.ir.declarations import MOST_BYTES, read_variable
 from kernrec.ptx.ir.function_parser import END, FunctionParser, PtxText
+from kernrec.ptx.ir.operand import Operand
 from kernrec.ptx.ir.program import Function, Module, ParseError, Variable
 from kernrec.ptx.ir.verify import verify
 
@@ -54,8 +55,7 @@ _FUNCTION = re.compile(
     r"(?:\.\w+\s+)*?\.(entry|func)\s*(?:\(([^)]*)\)\s*)?([\w$%]+)\s*(?:\((.*?)\))?\s*((?:\.\w.*)?)$", re.DOTALL
 )
 _STATED = re.compile(r'\s*(\.(?:version|target|address_size|file))\b((?:[^\n;"]|"[^"\n]*"?)*);?')
-_LITERAL = re.compile(r"[ \t+\[-](?:[2-9]|[1-9]\d{1,8})\b")
-_WIDE_FACTOR = re.compile(r"\.wide\.\w+\s[^;]{0,99}[ ,\t]([-\d]+)\s*;")
+_LITERAL = re.compile(r"[ \t+\[-](?:[2-9]|[1-9]\d{1,8})(?![\w.])")
 _DEBUG_SECTION = re.compile(r"\s*\.section\b[^{]*(?:\{[^}]*\}?)?")
 
 
@@ -80,7 +80,7 @@ def parse(text: str, *, verified: bool = True) -> Module:
         raise ParseError(str(error), source.line) from None
     if not module.version:
         raise ParseError("no .version directive: this is not PTX", 1)
-    form = _form(text)
+    form = _form(text, module)
     for function in module.functions.values():
         vars(function)["form_memo"] = _form_memo(form, function.name)
     if verified:
@@ -88,11 +88,16 @@ def parse(text: str, *, verified: bool = True) -> Module:
     return module
 
 
-def _form(text: str) -> bytes:
+def _form(text: str, module: Module) -> bytes:
     """Return a hash that is equal for texts that `cached_by_form` does not distinguish."""
-    numbers: dict[str, int] = {}
-    factors = [str(numbers.setdefault(factor, len(numbers))) for factor in _WIDE_FACTOR.findall(text)]
-    return hashlib.sha256("\n".join((_LITERAL.sub("#", text), *factors)).encode()).digest()
+    numbers: dict[Operand, int] = {}
+    factors = [
+        numbers.setdefault(ins.operands[-1], len(numbers))
+        for function in module.functions.values()
+        for ins in function.instructions
+        if ins.opcode == "mul" and "wide" in ins.modifiers and ins.operands
+    ]
+    return hashlib.sha256(f"{factors}{_LITERAL.sub('#', text)}".encode(errors="surrogatepass")).digest()
 
 
 @lru_cache(maxsize=32)

@@ -68,6 +68,8 @@ def test_functions_that_differ_only_in_literals_share_costs(name):
     ("shfl.sync.bfly.b32 %r9, %r1, 2, 31, -1;", "shfl.sync.bfly.b32 %r9, %r1, 2, 31, 15;"),
     ("match.any.sync.b32 %r9, %r1, 4294967295;", "match.any.sync.b32 %r9, %r1, 7;"),
     ("mul.wide.s32 %rd3, %r1, 4; mul.wide.s32 %rd5, %r2, 4;", "mul.wide.s32 %rd3, %r1, 4; mul.wide.s32 %rd5, %r2, 8;"),
+    ("mul.wide.s32 %rd3, %r1, 4; mul.wide.s32 %rd5, %r2, 0x4;",
+     "mul.wide.s32 %rd3, %r1, 8; mul.wide.s32 %rd5, %r2, 0x4;"),
 ])  # fmt: skip
 def test_functions_with_different_special_literals_share_no_costs(first, second):
     assert function(first).form_memo is not function(second).form_memo
