@@ -18,7 +18,7 @@ from kernrec.ptx.ir.operand import (
     Vector,
     agrees,
 )
-from kernrec.ptx.ir.program import Function, Instruction, Module, ParseError
+from kernrec.ptx.ir.program import Function, Instruction, Module, ParseError, cached_by_form
 from kernrec.ptx.ir.signatures import Slot, signature
 from kernrec.ptx.ir.special_registers import is_special, special_width
 
@@ -35,17 +35,22 @@ def verify(module: Module) -> None:
     for function in module.functions.values():
         check, instructions = _FunctionCheck(module, function), function.instructions
         # If a function that differs only in literals was checked, check only the instructions with literals.
-        for place in function.form_memo.get(verify, range(len(instructions))):
+        for place in _with_literals(function) if verify in function.form_memo else range(len(instructions)):
             ins = instructions[place]
             try:
                 check.check(ins)
             except ValueError as error:
                 raise ParseError(f"{ins.name}: {error}", ins.line) from None
-        if verify not in function.form_memo:
-            leaves = ([leaf for o in ins.operands for leaf in o.leaves] for ins in instructions)
-            function.form_memo[verify] = [
-                i for i, each in enumerate(leaves) if any(isinstance(o, Immediate) for o in each)
-            ]
+        function.form_memo[verify] = True
+
+
+@cached_by_form
+def _with_literals(function: Function) -> list[int]:
+    return [
+        place
+        for place, ins in enumerate(function.instructions)
+        if any(isinstance(leaf, Immediate) for operand in ins.operands for leaf in operand.leaves)
+    ]
 
 
 class _RegisterTypes(dict[str, str]):
