@@ -1,5 +1,5 @@
 """Run the `kernrec` command for `python -m kernrec`."""
 
-from kernrec.cli import main
+from kernrec.cli import command
 
-main()
+command()

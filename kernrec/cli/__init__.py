@@ -8,28 +8,35 @@ import atexit
 import gc
 import os
 import sys
+from typing import NoReturn
 
 _OBJECTS = 100_000
 """Number of new objects after which Python collects garbage. The default of 700 slows down imports."""
 
 
-def main() -> None:
+def main() -> NoReturn:
+    """Run the `kernrec` command, and raise `SystemExit`."""
+    sys.exit(_status())
+
+
+def command() -> NoReturn:
+    """Run the `kernrec` command in a process of its own. The process ends without deleting its objects."""
+    status = _status()
+    atexit.register(_end, status)
+    sys.exit(status)
+
+
+def _status() -> int:
     # One thread is enough for a query, and each thread of OpenBLAS costs memory and time.
-    """Run the `kernrec` command."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(_OBJECTS)
     from kernrec.cli.app import run
 
-    status = run(sys.argv[1:])
-    caller = sys._getframe(1)
-    # If the caller may catch `SystemExit`, the process may go on, and end with another status.
-    if caller.f_globals.get("__name__") == "__main__" and not caller.f_code.co_exceptiontable:
-        atexit.register(_end, status)
-    sys.exit(status)
+    return run(sys.argv[1:])
 
 
 def _end(status: int) -> None:
-    """End the process without deleting its objects. Call the functions of `atexit` that were registered earlier."""
+    """End the process after the functions that were registered with `atexit` earlier."""
     atexit.unregister(_end)
     atexit._run_exitfuncs()
     sys.stdout.flush()

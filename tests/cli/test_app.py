@@ -157,12 +157,12 @@ CALL = """
 import atexit, sys
 atexit.register(print, "registered earlier")
 sys.argv[1:] = ["list", "nothing"]
-from kernrec.cli import main
+from kernrec.cli import command, main
 """
 
 
 @pytest.mark.parametrize(("call", "status"), [
-    ("main()", 2),
+    ("main()", 2), ("command()", 2),
     ("try: main()\nexcept SystemExit: sys.exit(3)", 3),
     ("from contextlib import suppress\nwith suppress(SystemExit): main()\nsys.exit(3)", 3),
 ])  # fmt: skip

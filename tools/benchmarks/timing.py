@@ -18,7 +18,7 @@ def report():
             sys.stderr.write("\\n" + line)
 atexit.register(report)
 """
-COMMAND = "import sys; sys.argv = ['kernrec', *sys.argv[1:]]; from kernrec.cli import main; main()"
+COMMAND = "import sys; sys.argv[0] = 'kernrec'; from kernrec import cli; getattr(cli, 'command', cli.main)()"
 """Python program that runs the `kernrec` command with the arguments of the process."""
 
 
