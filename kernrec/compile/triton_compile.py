@@ -92,7 +92,8 @@ def _set_up(folder: str) -> Iterator[None]:
     """
     modules = [import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
     with ExitStack() as stack:
-        variables = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1", "GLIBC_TUNABLES": _HUGE_PAGES}
+        tunables = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), _HUGE_PAGES]))
+        variables = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1", "GLIBC_TUNABLES": tunables}
         stack.enter_context(environment(**variables))
         for module in modules:
             if hasattr(module, "triton_key"):

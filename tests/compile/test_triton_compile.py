@@ -1,5 +1,6 @@
 """Test that Triton functions compile unchanged, and that kernrec stops early if the GPU cannot run a config."""
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.helpers.triton_kernels import configs_of
 
 pytest.importorskip("triton", reason="needs the extra `triton`")
 
-from kernrec.compile.triton_compile import compile_triton
+from kernrec.compile.triton_compile import _set_up, compile_triton
 from kernrec.compile.triton_load import load_module
 
 KERNELS = ROOT / "tests" / "triton" / "tuned_kernels.py"
@@ -44,6 +45,12 @@ def test_assembler_is_skipped_if_shared_memory_does_not_suffice(monkeypatch):
     assert not ran
     compile_triton(replace(job, sm=80))
     assert ran
+
+
+def test_assembler_gets_the_tunables_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")
+    with _set_up(str(tmp_path)):
+        assert os.environ["GLIBC_TUNABLES"].startswith("glibc.malloc.arena_max=2:glibc.malloc.")
 
 
 def test_compile_error_names_the_line_in_its_function():
