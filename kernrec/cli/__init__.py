@@ -20,7 +20,7 @@ def main() -> NoReturn:
 
 
 def command() -> NoReturn:
-    """Run the `kernrec` command in a process of its own. The process ends without deleting its objects."""
+    """Run the `kernrec` command, then end the process without deleting its objects, to save time."""
     status = _status()
     atexit.register(_end, status)
     sys.exit(status)
@@ -36,7 +36,7 @@ def _status() -> int:
 
 
 def _end(status: int) -> None:
-    """End the process after the functions that were registered with `atexit` earlier."""
+    """Run the functions that were registered with `atexit` earlier, then end the process at once."""
     atexit.unregister(_end)
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -32,7 +32,7 @@ class OnceCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Import NumPy first, because Python calls functions more slowly in deeply nested imports."""
+        """Run the command. Import NumPy first, because a deeper call stack slows down its import in Python 3.11."""
         import numpy  # noqa: F401
 
         return super().invoke(ctx)

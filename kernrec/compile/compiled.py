@@ -57,7 +57,7 @@ class Compiled:
     """Machine instructions of each function, or None to read them from `cubin`."""
 
     def machine_code(self, sm: int) -> Mapping[str, MachineCode]:
-        """Return the machine instructions of each function, if any. `KERNREC_COUNTS=ptx` makes the result empty."""
+        """Return the machine instructions of each function by PTX name. `KERNREC_COUNTS=ptx` makes the result empty."""
         if not reads_machine_code():
             return {}
         return read_machine_code(self.cubin, sm) if self.code is None else self.code

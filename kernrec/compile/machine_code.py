@@ -1,7 +1,8 @@
 """Read the machine instructions of a cubin, with the PTX line of each instruction.
 
 A cubin is an ELF file. Its section `.text.NAME` has the code of the function NAME. If the assembler writes line
-information, `.nv_debug_line_sass` relates addresses to lines of the PTX by line programs (DWARF 2, section 6.2).
+information, the section `.nv_debug_line_sass` contains line programs (DWARF 2, section 6.2). A line program is byte
+code that lists addresses with their PTX lines.
 """
 
 import struct
@@ -19,49 +20,52 @@ LINE_INFORMATION = "--generate-line-info"
 """Option of the assembler that adds PTX lines to a cubin."""
 _TEXT, _LINES = ".text.", ".nv_debug_line_sass"
 _BYTES = 16
-"""Bytes of an instruction."""
+"""Bytes per machine instruction."""
 _SUBROUTINE, _SLOW_PATH = "$", "slowpath"
 """First character of the names of subroutines that the assembler adds, and a part of the names of slow paths."""
 LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _LEADS = frozenset({"BRA", "BSSY", "CALL", "RET", "WARPSYNC"})
-"""Opcodes with the address of another instruction."""
+"""Opcodes of instructions that contain the address of another instruction."""
 _TURING, _HOPPER = 75, 90
 _NO_BITS = 8  # Type of an ELF section without content
 _COPY, _ADVANCE_ADDRESS, _ADVANCE_LINE, _ADVANCE_BY_SPECIAL, _SET_ADDRESS = 1, 2, 3, 8, 2
-"""Opcodes of line programs. The last one is an extended opcode."""
+"""Opcodes of line programs. `_SET_ADDRESS` is an extended opcode."""
 
 
 class MachineInstruction(NamedTuple):
     position: int
-    """Index in the code of the function."""
+    """Index of the instruction in the code of its function."""
     line: int
     """Line of the PTX, counted from 1, or 0 if unknown."""
     opcode: str
     name: str
-    """Class."""
+    """Class of the instruction, such as `fma32` (see `opcodes.py`)."""
     moved_bytes: int
-    """Bytes per lane that a load or store moves."""
+    """Bytes per lane that a load or store moves. 0 for other instructions."""
     target: int | None
-    """Position to which a branch leads, or None."""
+    """Position of the instruction whose address this instruction contains, such as a branch target, or None."""
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """Machine instructions of a kernel, without subroutines, calls of slow paths, and padding."""
+    """Machine instructions of a function, except subroutines, basic blocks that call slow paths, and padding."""
 
     instructions: tuple[MachineInstruction, ...]
     starts: tuple[int, ...]
-    """Position of the first instruction of each basic block, ascending, and the end of the last block."""
+    """Ascending positions of the first instruction of each basic block, followed by the end of the last block."""
 
     def renumbered(self, skipped: int) -> "MachineCode":
-        """Return the same code with `skipped` subtracted from its PTX lines."""
+        """Return a copy with `skipped` subtracted from each known PTX line."""
         moved = (ins._replace(line=ins.line - skipped) if ins.line else ins for ins in self.instructions)
         return MachineCode(tuple(moved), self.starts)
 
 
 @lru_cache(maxsize=4)
 def read_machine_code(cubin: bytes, sm: int) -> dict[str, MachineCode]:
-    """Return the machine code of each function in a cubin. Return nothing if it is damaged, or older than Turing."""
+    """Return the machine code of each function in a cubin, keyed by PTX name.
+
+    The result is empty if the cubin is damaged, or if its architecture `sm` is older than Turing.
+    """
     if sm < _TURING:
         return {}
     try:
@@ -106,7 +110,7 @@ def _symbols(sections: Mapping[str, memoryview]) -> list[_Symbol]:
 
 
 def _lines(sections: Mapping[str, memoryview], symbols: Sequence[_Symbol]) -> dict[int, list[tuple[int, int]]]:
-    """Return pairs (address, PTX line) for the code of each section, in ascending order of addresses."""
+    """Return pairs (address, PTX line) in ascending order of addresses, keyed by the index of the code's section."""
     content = sections.get(_LINES, memoryview(b""))
     relocations = [*struct.iter_unpack("<QQ", sections.get(f".rel{_LINES}", b""))]
     relocations += [entry[:2] for entry in struct.iter_unpack("<QQQ", sections.get(f".rela{_LINES}", b""))]
@@ -132,7 +136,7 @@ class _LineProgram:
         self._position = start + 10 + header
 
     def rows(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (offset of a function's relocation, address in the function, line) for each row of the table."""
+        """Yield (offset of a function's relocation, address in the function, line) for each row of the line table."""
         function, address, line = 0, 0, 1
         while self._position < self._end:
             opcode = self._byte()
@@ -178,7 +182,7 @@ def _code(content: memoryview, sm: int, lines: Sequence[tuple[int, int]], names:
 
     Args:
         lines: pairs (address, PTX line) in ascending order.
-        names: symbols of the function's section by position.
+        names: names of the symbols in the function's section, keyed by position.
     """
     end = min((place for place, name in names.items() if name.startswith(_SUBROUTINE)), default=len(content) // _BYTES)
     instructions, starts, row = [], {*names}, 0
@@ -205,7 +209,7 @@ def _code(content: memoryview, sm: int, lines: Sequence[tuple[int, int]], names:
 
 
 def _target(position: int, low: int, high: int, opcode: str, sm: int) -> int:
-    """Return the position to which an instruction leads. It is stated relative to the next instruction."""
+    """Return the position whose address an instruction contains. The address is relative to the next instruction."""
     if opcode == "BSSY":
         distance = _signed(low >> 32, 32)
     elif sm < _HOPPER:

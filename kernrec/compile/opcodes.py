@@ -1,7 +1,8 @@
 """Name and classify machine instructions of Turing to Blackwell from their encoding.
 
-An instruction has 128 bits. The lowest 9 are its opcode, the next 3 tell where its operands are. The names are from
-NVIDIA's "CUDA Binary Utilities", whose disassembler prints the encodings. A test compares both.
+An instruction has 128 bits. The lowest 9 bits are its opcode. The next 3 bits state which operands are registers,
+immediates or constants. The names of opcodes are from NVIDIA's "CUDA Binary Utilities". A test compares decoded
+instructions with the output of NVIDIA's nvdisasm.
 """
 
 from collections.abc import Mapping
@@ -46,18 +47,18 @@ _OPCODES: Mapping[str, str] = {
     "UP2UR:83 UPLOP3:9c,9d,9e,9f UPOPC:bf UPRMT:96 UR2UP:84 USEL:87 USETMAXREG:1c8 USETSHMSZ:1c9 USGXT:9a USHF:99 "
     "UGETNEXTWORKID:1ca UMEMSETS:1cb USTGR:177 UREDGR:178 UF2F:5b UFRND:5d UVIRTCOUNT:4c",
 }
-"""Each class with the names and codes (hexadecimal) of its opcodes. All other opcodes have the class `other`."""
+"""Names and codes (hexadecimal) of opcodes, keyed by class. Opcodes that are not listed have the class `other`."""
 _EXCEPTIONS: tuple[tuple[range, str, str], ...] = (
     (range(75, 80), "mma", "HMMA:36"),
     (range(100, 130), "alu", "IADD:35"),
     (range(110, 130), "uniform", "UVIADD:49 UVIMNMX:4a"),
 )
-"""Capabilities that use a code for another opcode, with the class and the opcodes."""
+"""Exceptions to `_OPCODES`: (compute capabilities, class, opcodes). Their codes replace those of `_OPCODES`."""
 PADDING = "padding"
 """Class of instructions that take no issue slot."""
 _OTHER = ("?", "other")
 _CODE, _CARRY = 0x1FF, 1 << 10
-"""Bits of an instruction's lower half with its opcode, and the bit of the upper half that adds a carry to IMAD."""
+"""Mask of the opcode in an instruction's lower half, and the bit of its upper half that makes IMAD add a carry."""
 _ZERO = 255
 """Number of the register RZ."""
 _SIZES = (1, 1, 2, 2, 4, 8, 16, 16)

@@ -257,7 +257,7 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
     together = Together(CompileCache(cache_folder))
     limit_memory()
     if of_triton:
-        _import_triton()  # Import before the first job, because the time is no part of the job's time.
+        _import_triton()  # Import before the first job, so that its time limit excludes the import.
     connection.send(triton_compiler() if of_triton else compiler())
     collect_rarely()
     keep_freed()

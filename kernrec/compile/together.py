@@ -8,8 +8,8 @@ The source is repeated with the macros of each config and a unique name for its 
     #undef BX, blur, ...          #undef BX, blur, ...
 
 The PTX is split into one text per config, in which the kernel has its old name. Configs get their machine instructions,
-but no cubin, because its names cannot be changed. Copies must not see each other's declarations, so the source must
-consist of a single kernel without other functions, types or variables. Otherwise configs are compiled separately.
+but no cubin, because names in a cubin cannot be changed. Copies must not see each other's declarations, so the source
+must consist of a single kernel without other functions, types or variables. Otherwise configs are compiled separately.
 """
 
 import re
@@ -96,11 +96,12 @@ class Together:
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | int]:
         """Yield the result of each job, in order. All jobs must have the same `together_key`.
 
-        If the group is too large, yield the maximum number of jobs per group after some results.
+        If the remaining jobs cannot be compiled as one group, yield the maximum number of jobs per group instead of
+        their results.
         """
         source = _source_of(jobs[0])
         rest = [*jobs]
-        # Compile one config alone to estimate the time. A second one must fail, too, to show an error of the source.
+        # Compile a config alone to measure the time. If two configs fail, the source probably has the error.
         for job in jobs[:2]:
             if source not in self._kernels and len(jobs) > 1:
                 start = time.process_time()
@@ -133,13 +134,13 @@ class Together:
 
 
 def _limit(compiled: Compiled, seconds: float) -> tuple[str, int]:
-    """Return the name of a source's only kernel, and the number of configs per run of the compiler.
+    """Return the PTX name of a source's only kernel, and the maximum number of configs per run of the compiler.
 
-    The number is 1 if there are several kernels.
+    Return an empty name and 1 if the source has several kernels.
 
     Args:
-        compiled: one config of the source.
-        seconds: processor time that it took.
+        compiled: result for a config of the source.
+        seconds: processor time that the compilation took.
     """
     entries = _ENTRY.findall(compiled.ptx)
     most = int(_RUN_S / max(seconds, _RUN_S / MOST_TOGETHER))

@@ -41,7 +41,7 @@ from kernrec.util.patch import environment, replaced
 
 _DYNAMIC = re.compile(r"^(\s*)\.extern\s+\.shared(\s+[^;\[]+)\[\]", re.MULTILINE)
 _HUGE_PAGES = "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864"
-"""Tunables that make the GNU C library use huge pages, which saves the assembler page faults."""
+"""Tunables that make the GNU C library use huge pages, so that the assembler has fewer page faults."""
 _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTILINE)
 
 
@@ -143,7 +143,7 @@ def _with_scratch(ptx: str, name: str, own: int) -> str:
 def _assembler_log(ptx: str, sm: int) -> str:
     import triton
 
-    from kernrec.compile.assemble import run_assembler  # Import late, because only old releases need the module.
+    from kernrec.compile.assemble import run_assembler  # Import late: only old releases of Triton need it.
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
     return run_assembler(str(tool), ptx, f"sm_{sm}", "kernel.ptx")[1]

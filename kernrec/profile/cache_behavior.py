@@ -72,7 +72,7 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
-            # A run is a series of adjacent sectors. These are whether each sector is the first or last of its run.
+            # A run is a series of adjacent sectors. `first` and `last` mark the first and last sector of each run.
             apart = np.diff(own) != 1
             first, last = np.append(True, apart), np.append(apart, True)
             runs = int(first.sum())
@@ -92,7 +92,15 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 
 
 def _not_continued(ends: Array, side: int, other: Array) -> int:
-    """Return the number of runs whose outermost sector, and the sector beyond, are both missing from `other`."""
+    """Return the number of runs that `other` does not continue.
+
+    The sectors `other` continue a run if they contain its outermost sector or the adjacent sector beyond.
+
+    Args:
+        ends: outermost sector of each run.
+        side: 1 if `ends` are the last sectors of the runs, and -1 if they are the first.
+        other: sectors that another block requests, ascending.
+    """
     return int((~(_among(ends, other) | _among(ends + side, other))).sum())
 
 
@@ -175,7 +183,7 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[int]] | None:
-    """Emulate the first instructions of consecutive blocks, and return their `shared_reads`, or None for clusters."""
+    """Emulate the first instructions of consecutive blocks. Return `Emulation.shared_reads()`, or None for clusters."""
     options = EmulationOptions(batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:

@@ -300,7 +300,7 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 
 def _loads_and_clk(function: Function, piece: Sequence[BasicBlock]) -> tuple[list[list[int]], int]:
-    """Return `grouped_loads` and `chain_clk` of a piece. Functions whose code differs only in literals share them."""
+    """Return `grouped_loads` and `chain_clk` of a piece. Cache them like `cached_by_form`."""
     memo, key = function.form_memo, (as_one, piece[0].index, len(piece))
     memo[key] = costs = memo.get(key) or (grouped_loads(piece), chain_clk(as_one(piece)))
     return costs

@@ -1,9 +1,11 @@
-"""DuckDB's native module. It has everything that kernrec needs, and the package `duckdb` takes three times as long to
-import."""
+"""Import DuckDB's native module, which has all that kernrec needs.
+
+The package `duckdb` takes three times as long to import.
+"""
 
 try:
     import _duckdb as duckdb
-except ImportError:  # Older releases have no separate native module.
+except ImportError:  # Older releases of DuckDB have no separate native module.
     import duckdb  # type: ignore[no-redef]
 
 __all__ = ["duckdb"]

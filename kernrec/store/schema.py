@@ -161,7 +161,7 @@ def _empty(steps: tuple[str, ...]) -> bytes:
                 connection.execute("CHECKPOINT db")
             return {}, {"file": np.fromfile(path, np.uint8)}
 
-    # Do not import DuckDB to read its version. Callers may fork processes, and the import would double a fork's time.
+    # Identify DuckDB's version by its file, without importing it: the import would double the time of later forks.
     files = (spec.origin for name in ("_duckdb", "duckdb") if (spec := find_spec(name)) is not None and spec.origin)
     installed = os.stat(next(files))
     made_of = "\n".join([f"{installed.st_size} {installed.st_mtime_ns}", views_sql(), *steps])

@@ -1,4 +1,4 @@
-"""Test that cubins are decoded as nvdisasm decodes them, and that damaged cubins are refused."""
+"""Test that cubins are decoded as nvdisasm decodes them, and that damaged cubins raise no error."""
 
 import re
 import subprocess

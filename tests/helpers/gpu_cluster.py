@@ -72,7 +72,7 @@ class GpuCluster:
 
 
 def killed_at(number: int) -> Event:
-    """Return an event that replaces the first machine with a new machine after a number of calls."""
+    """Return an event that replaces the first machine with a new machine at call `number`."""
 
     def die(cluster: GpuCluster, call: int) -> None:
         if call == number:

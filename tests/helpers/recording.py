@@ -66,8 +66,10 @@ def measured_row(gpu: str, recommendation: Recommendation, problem: Problem, fac
 def simulated_rows(
     gpu: str, problems: int, *, step: int, configs: int, factor: float = 1.3
 ) -> Iterator[dict[str, object]]:
-    """Yield rows of matmul_simt on a GPU that takes `factor` times the predicted latency, with 2 % noise. The first
-    problem has m = `step`, and m grows by `step` per problem."""
+    """Yield rows of matmul_simt on a GPU that takes `factor` times the predicted latency, with 2 % noise.
+
+    The first problem has m = `step`, and m grows by `step` per problem.
+    """
     recommender, draw = Recommender([]), np.random.default_rng(0)
     for number in range(problems):
         problem = find_op("matmul").problem(m=step * (number + 1), n=512, k=256)

@@ -66,7 +66,7 @@ def store_measurements(path: Path, rows: Iterable[Measurement]) -> Path:
 
 
 def measured_rows(path: Path, **equal: object) -> list[dict[str, object]]:
-    """Return the measurements in a database file whose columns equal the given values, or nothing without a file."""
+    """Return the measurements whose columns have the given values. Return none if the database file does not exist."""
     if not path.exists():
         return []
     with Database.open(path) as database:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class _Places(dict[str, list[int]]):
-    """Indices of instructions, keyed by register. Threads share it, so a look-up of a missing register adds nothing."""
+    """Indices of instructions by register. Looking up a missing register adds nothing, because threads share them."""
 
     def __missing__(self, name: str) -> list[int]:
         return []

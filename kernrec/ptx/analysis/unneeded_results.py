@@ -1,6 +1,6 @@
 """Find computations that affect neither the event counts of a kernel nor its accesses to memory.
 
-The emulator skips these computations if nobody needs the kernel's results: mostly floating-point arithmetic.
+Most are floating-point arithmetic. The emulator skips these computations if nobody needs the kernel's results.
 """
 
 from kernrec.ptx.analysis.def_use import DefUse, reachable
@@ -11,7 +11,7 @@ _VOTES = frozenset({"shfl", "vote", "match", "redux"})
 """Opcodes whose last operand names the lanes that wait for each other."""
 _ALL_COMPUTES = COMPUTES | _VOTES | {"cos", "dp2a", "dp4a", "ex2", "lg2", "rcp", "rsqrt", "sin", "sqrt", "tanh"}
 _COUNTED = frozenset({"ld", "ldu", "st", "red", "atom", "ldmatrix", "stmatrix", "mma"})
-"""Opcodes with counts that depend on addresses and the guard, but on no other operand."""
+"""Opcodes whose counts depend only on addresses and the guard."""
 _ONLY_COUNTED = frozenset({"ld", "ldu", "mma"})
 """Opcodes that the engine can count without writing a result."""
 
@@ -33,7 +33,7 @@ def unneeded_results(function: Function) -> frozenset[int]:
             needed += ins.operands[-1].registers
     names = reachable(needed, lambda name: [s for ins in uses.writing(name) if _computes(ins) for s in ins.sources])
     writers = [ins for name in names for ins in uses.writing(name)]
-    # A tensor map that the kernel itself writes decides addresses.
+    # A tensor map that the kernel itself writes affects addresses.
     writes_map = any(ins.opcode == "tensormap" or "tensormap" in ins.modifiers for ins in instructions)
     if writes_map or not all(map(_is_independent, writers)):
         return frozenset()
@@ -49,5 +49,5 @@ def _computes(ins: Instruction) -> bool:
 
 
 def _is_independent(ins: Instruction) -> bool:
-    """Return whether a result is independent of the contents of memory, if the operands are."""
+    """Return whether an instruction's result is independent of memory contents if its operands are."""
     return _computes(ins) or (ins.opcode in ("ld", "ldu") and not {"param", "const"}.isdisjoint(ins.modifiers))

@@ -231,9 +231,9 @@ class Emulation:
         return {block: block_accesses(each, self._buffers) for block, each in watched.items()}
 
     def shared_reads(self) -> dict[str, list[int]]:
-        """Return the number of sectors of each buffer that the blocks in `options.watched` read, in total.
+        """Return the numbers of sectors that the blocks in `options.watched` read, keyed by buffer.
 
-        The list of a buffer has the total of single blocks, then of groups of 2, 4, ... consecutive blocks. A sector
+        Each list has the total over all single blocks, then over all groups of 2, 4, ... consecutive blocks. A sector
         counts once per block or group.
         """
         reads: dict[str, list[int]] = self._kernel.shared_reads()

@@ -98,7 +98,10 @@ class EmulationOptions:
     `global.<buffer>.atomic_turns` (how often a lane waits because another lane uses the same sector).
     """
     results: bool = True
-    """Whether memory must contain the kernel's results after the run. If not, the engine skips what no count needs."""
+    """Whether memory must contain the kernel's results after the run.
+
+    If not, the engine skips computations that affect no count.
+    """
     lanes_by_class: bool = False
     """Whether to count active lanes by instruction class."""
     lowering: Lowering | None = None

@@ -32,7 +32,10 @@ _F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
 
 @lru_cache(maxsize=1 << 14)
 def read_operand(text: str) -> Operand:
-    """Return the operand that `text` without surrounding spaces describes. Names without `%` become symbols.
+    """Return the operand that `text` describes. Names without `%` become symbols.
+
+    Args:
+        text: text without surrounding spaces.
 
     Raises:
         ValueError: the text is not an operand.
@@ -121,7 +124,7 @@ _PROTOTYPE = re.compile(r"\s*\.call(?:prototype|targets)\b[^;]*;")
 _LOCATION = re.compile(r'\s*\.(?:loc|file)\b(?:[^\n;"]|"[^"\n]*"?)*;?')
 END = re.compile(r"\s*\Z")
 _NAME = re.compile(r"[%$\w]+")
-_LONGEST = 4096  # Maximum characters of a statement that is kept. Only the last attempt reads a longer statement.
+_LONGEST = 4096  # Maximum characters of a cached statement. `parse` tries longer instructions last.
 _VARIABLES = (".shared", ".local", ".global", ".const", ".param")
 _IGNORED = (".pragma", ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".noreturn")
 
@@ -136,7 +139,8 @@ _Scopes = tuple[dict[str, str], ...]
 def read_instruction(statement: str) -> Instruction | None:
     """Return the instruction that a statement contains, or None if the statement is not an instruction.
 
-    Its line is relative to the end of the statement. Names without `%` become symbols, even if they are registers.
+    The line of the instruction is relative to the end of the statement. Names without `%` become symbols, even if they
+    are registers.
 
     Raises:
         ValueError: an operand is invalid.
@@ -215,7 +219,7 @@ class FunctionParser:
         self._function, self._source, self._numbers = function, source, numbers
         self._scopes: list[dict[str, str]] = [{}]  # Unique names by declared name: a dictionary per scope, outer first.
         self._declared = 0
-        self._has_bare_names = False  # Whether the name of a register in the outer scope does not start with `%`.
+        self._has_bare_names = False  # Whether the outer scope declares a register whose name lacks `%`.
         # Resolve labels at the end, because a label may be declared after its use.
         self._branches: list[tuple[int, _Scopes]] = []
 

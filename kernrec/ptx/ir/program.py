@@ -55,7 +55,7 @@ class Instruction:
         return ".".join((self.opcode, *self.modifiers))
 
     def at(self, line: int) -> "Instruction":
-        """Return a copy in another line, with the properties that were already computed."""
+        """Return a copy with another line number. The copy keeps the cached properties."""
         copy = object.__new__(Instruction)
         fields = copy.__dict__
         fields.update(self.__dict__)
@@ -183,7 +183,7 @@ class Function:
 
     @cached_property
     def form_memo(self) -> dict[object, Any]:
-        """Return cached results that all functions share whose code differs only in literals (see `cached_by_form`)."""
+        """Return cached results that functions share if they differ only in literals (see `cached_by_form`)."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:  # Pickle only the fields.
@@ -256,8 +256,9 @@ def cached_analysis(analysis: Callable[[Function], R]) -> Callable[[Function], R
 def cached_by_form(analysis: Callable[[Function], R]) -> Callable[[Function], R]:
     """Decorate an analysis so that it runs only once for PTX functions whose code differs only in literals.
 
-    The analysis may distinguish the literals 0, 1 and -1, literals of more than nine digits, and equal from different
-    factors of wide products, but no other literals. Its result must not contain instructions, lines or literals.
+    The analysis may depend on the literals 0, 1 and -1, on literals with more than nine digits, and on whether factors
+    of wide products are equal. It must not depend on other literals. Its result must not contain instructions, lines or
+    literals.
     """
     return _cached(analysis, "form_memo")
 

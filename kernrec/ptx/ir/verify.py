@@ -34,7 +34,7 @@ def verify(module: Module) -> None:
     """Check every function of a module. Raise a `ParseError` with the line if an instruction is wrong."""
     for function in module.functions.values():
         check, instructions = _FunctionCheck(module, function), function.instructions
-        # If a function that differs only in literals was checked, check only the instructions with literals.
+        # If a function that differs only in literals was checked before, check only instructions with literals.
         for place in _with_literals(function) if verify in function.form_memo else range(len(instructions)):
             ins = instructions[place]
             try:
@@ -86,7 +86,7 @@ class _FunctionCheck:
                 expected = fewest if fewest == len(slots) else f"{fewest} to {len(slots)}"
                 raise ValueError(f"{len(ins.operands)} operands; expected {expected}")
         for slot, operand in zip(slots, ins.operands, strict=False):
-            # Most operands are registers with an accepted type.
+            # Skip most operands: they are registers of an accepted type.
             if not (isinstance(operand, Register) and self._types[operand.name] in slot.register_types):
                 self._operand(slot, operand)
 

@@ -111,7 +111,7 @@ class ConfigProfiler:
         enough = min(_HOPELESS, len(configs))
         processes = self.options.processes
         if isinstance(processes, int):
-            processes = min(processes, max(1, len(configs)))  # The first task starts all processes.
+            processes = min(processes, max(1, len(configs)))  # The first task starts all, even if few are needed.
 
         def save() -> None:
             if pending:
