@@ -47,7 +47,7 @@ class Compiled:
 
     ptx: str
     cubin: bytes
-    """Machine code. Empty if the source was only compiled to PTX."""
+    """Machine code. Empty without an assembler, and for configs that were compiled together."""
     resources: dict[str, Resources]
     """Resources of each `__global__` function, keyed by its PTX name."""
     compiler: str

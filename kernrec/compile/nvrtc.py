@@ -210,13 +210,13 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def cached_result(job: CompileJob, cache: CompileCache) -> Result | None:
-    """Return the cached result of a job, or None. Machine code may be missing if the job does not need it."""
+    """Return the cached result of a job, or None. The cubin may be missing if the job does not need it."""
     result = cache.get(cache_key(job))
     return cache.get(_key_without_code(job)) if result is None and not job.machine_code else result
 
 
 def put_without_code(job: CompileJob, compiled: Compiled, cache: CompileCache) -> None:
-    """Cache a result without machine code."""
+    """Cache a result without a cubin."""
     cache.put(_key_without_code(job), compiled)
 
 
