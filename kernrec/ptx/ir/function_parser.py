@@ -30,7 +30,7 @@ _F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
 _F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 16)
 def read_operand(text: str) -> Operand:
     """Return the operand that `text` describes. Names without `%` become symbols.
 
@@ -124,7 +124,8 @@ _PROTOTYPE = re.compile(r"\s*\.call(?:prototype|targets)\b[^;]*;")
 _LOCATION = re.compile(r'\s*\.(?:loc|file)\b(?:[^\n;"]|"[^"\n]*"?)*;?')
 END = re.compile(r"\s*\Z")
 _NAME = re.compile(r"[%$\w]+")
-_LONGEST = 4096  # Maximum characters of a cached statement. `parse` tries longer instructions last.
+_LONGEST = 4096  # Characters that are searched for the end of an instruction, except in the last attempt.
+_LONGEST_KEPT = 512  # Maximum characters of a statement that `read_instruction` keeps, to limit memory.
 _VARIABLES = (".shared", ".local", ".global", ".const", ".param")
 _IGNORED = (".pragma", ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".noreturn")
 
@@ -192,7 +193,7 @@ class PtxText:
         end = text.find(";", start, start + longest) + 1
         self._place = end or start  # If the instruction is invalid, an error states the line of its end.
         statement = text[start:end].strip()
-        reader = read_instruction if len(statement) <= _LONGEST else read_instruction.__wrapped__
+        reader = read_instruction if len(statement) <= _LONGEST_KEPT else read_instruction.__wrapped__
         read = None if statement[:1] in ".$}" else reader(statement)
         if read is None:
             self._place = start

@@ -7,31 +7,43 @@ from kernrec.util.cached_property import cached_property
 from kernrec.util.light_dataclass import dataclass
 
 
-class _Operand:
+class _Compound:
     @cached_property
     def leaves(self) -> "tuple[Register | Immediate | Symbol, ...]":
         """Return the registers, literals and symbols of an operand, in order."""
-        if isinstance(self, _LEAVES):
-            return (self,)
-        assert isinstance(self, _COMPOUND)
+        assert isinstance(self, Address | Vector | Pair | Negated | Texel)
         return tuple([leaf for part in parts_of(self) for leaf in part.leaves])
 
     @cached_property
     def registers(self) -> tuple[str, ...]:
         """Return the names of the registers in an operand, in order. A discarded element is `_`."""
-        return tuple([leaf.name for leaf in self.leaves if isinstance(leaf, Register)])
+        return tuple([name for leaf in self.leaves for name in leaf.registers])
+
+
+class _Leaf:
+    registers: "tuple[str, ...]" = ()
+
+    @property
+    def leaves(self) -> "tuple[Register | Immediate | Symbol, ...]":
+        # This is not cached: a leaf that refers to itself is only freed by the garbage collector.
+        assert isinstance(self, Register | Immediate | Symbol)
+        return (self,)
 
 
 @dataclass(frozen=True)
-class Register(_Operand):
+class Register(_Leaf):
     """Virtual register or special register."""
 
     name: str
     """Name with `%`, and with the dimension of a special register: `%tid.x`."""
 
+    @cached_property
+    def registers(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.name,)
+
 
 @dataclass(frozen=True)
-class Immediate(_Operand):
+class Immediate(_Leaf):
     """Literal operand."""
 
     value: int | float
@@ -41,7 +53,7 @@ class Immediate(_Operand):
 
 
 @dataclass(frozen=True)
-class Symbol(_Operand):
+class Symbol(_Leaf):
     """Address of a variable, parameter, function or label."""
 
     name: str
@@ -49,7 +61,7 @@ class Symbol(_Operand):
 
 
 @dataclass(frozen=True)
-class Address(_Operand):
+class Address(_Compound):
     """Address operand `[base + offset]`."""
 
     base: "Register | Symbol | Immediate"
@@ -57,7 +69,7 @@ class Address(_Operand):
 
 
 @dataclass(frozen=True)
-class Vector(_Operand):
+class Vector(_Compound):
     """Vector operand `{a, b, ...}`."""
 
     items: tuple["Operand", ...]
@@ -65,7 +77,7 @@ class Vector(_Operand):
 
 
 @dataclass(frozen=True)
-class Pair(_Operand):
+class Pair(_Compound):
     """Pair of operands `p|q`: the two destinations of `setp` or `shfl.sync`."""
 
     first: "Operand"
@@ -73,14 +85,14 @@ class Pair(_Operand):
 
 
 @dataclass(frozen=True)
-class Negated(_Operand):
+class Negated(_Compound):
     """Negated predicate operand `!p`."""
 
     register: Register
 
 
 @dataclass(frozen=True)
-class Texel(_Operand):
+class Texel(_Compound):
     """Position in a texture or surface: `[texture, {x, y}]`."""
 
     image: "Register | Symbol"
@@ -91,8 +103,6 @@ class Texel(_Operand):
     """Sampler, or None if the instruction does not name one."""
 
 
-_LEAVES = (Register, Immediate, Symbol)
-_COMPOUND = (Address, Vector, Pair, Negated, Texel)
 Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Texel
 
 

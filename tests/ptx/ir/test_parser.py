@@ -2,6 +2,7 @@
 
 import pickle
 import tomllib
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from kernrec.errors import KernrecError
 from kernrec.ptx import KernelLaunch, ParseError, emulate, parse
 from kernrec.ptx.analysis import issue_cost
+from kernrec.ptx.ir.function_parser import read_operand
 from kernrec.ptx.ir.operand import (
     BITS,
     REGISTER_TYPES,
@@ -121,6 +123,15 @@ def test_long_statement_is_read():
         (Register("%r1"), "%r2,"),
     ]
     assert instructions[1].line - instructions[0].line == 5000
+
+
+@pytest.mark.parametrize("text", ["%r1", "5", "table", "[%r1+4]", "{%r1, %r2}"])
+def test_operand_is_freed_without_the_garbage_collector(text):
+    operand = read_operand.__wrapped__(text)
+    assert len(operand.leaves) >= len(operand.registers)
+    reference = ref(operand)
+    del operand
+    assert reference() is None
 
 
 def test_register_names_of_an_inner_scope_do_not_slow_down_later_instructions():
