@@ -135,8 +135,9 @@ def test_operand_is_freed_without_the_garbage_collector(text):
 
 
 def test_register_names_of_an_inner_scope_do_not_slow_down_later_instructions():
-    body = "{ .reg .b32 x; mov.u32 x, 5; mov.u32 %r1, x; }\nadd.u32 %r2, %r1, 5;"
-    ins = module(body, verified=False).functions["k"].instructions[2]
+    body = "{ .reg .b32 x; mov.u32 x, %tid.x; mov.u32 %r1, x; }\nadd.u32 %r2, %r1, 5;"
+    first, _, ins, _ = module(body).functions["k"].instructions
+    assert first.operands[1] == Register("%tid.x")
     assert "results" in vars(ins), "the instruction was read once for all functions"
 
 
