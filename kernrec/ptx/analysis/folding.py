@@ -357,7 +357,7 @@ class _Folding:
 
 
 def _result(ins: Instruction) -> str:
-    return next(iter(ins.results), "")
+    return ins.operands[0].registers[0] if ins.results else ""
 
 
 def _moves(ins: Instruction) -> int:

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -73,6 +74,13 @@ def test_functions_that_differ_only_in_literals_share_costs(name):
 ])  # fmt: skip
 def test_functions_with_different_special_literals_share_no_costs(first, second):
     assert function(first).form_memo is not function(second).form_memo
+
+
+def test_costs_do_not_depend_on_the_names_of_two_results():
+    body = "setp.lt.s32 {0}|{1}, %r1, 5; and.pred %p9, {0}, %p9; @{1} add.s32 %r2, %r2, 1; @{1} add.s32 %r3, %r3, 1;"
+    names = [f"%p{number}" for number in range(10, 18)]
+    costs = [cost(body.format(*pair)) for pair in pairwise(names)]
+    assert costs == costs[:1] * len(costs)
 
 
 @pytest.mark.parametrize("name", FOLDED)
