@@ -41,7 +41,7 @@ class MachineInstruction(NamedTuple):
     name: str
     """Class of the instruction, such as `fma32` (see `opcodes.py`)."""
     moved_bytes: int
-    """Bytes per lane that a load or store moves. 0 for other instructions."""
+    """Bytes per lane that a load or store moves. Meaningless for textures and matrix loads, and 0 for other classes."""
     target: int | None
     """Position of the instruction whose address this instruction contains, such as a branch target, or None."""
 

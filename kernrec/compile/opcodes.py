@@ -64,7 +64,7 @@ _ZERO = 255
 _SIZES = (1, 1, 2, 2, 4, 8, 16, 16)
 """Bytes per lane for each value of the size field of loads and stores."""
 SIZED = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "ld_local", "st_local", "cp_async"})
-"""Classes of instructions with a size field."""
+"""Classes whose loads and stores have a size field. Textures and matrix loads have other fields in its place."""
 
 
 @cache

@@ -95,15 +95,9 @@ class _EmulationTasks:
         else:
             self._configs[key] = [config]
             dims, plain = dict(target.problem.dim), (target.sm, target.folder, target.budget)
+            slim = replace(compiled, log="")
             task = self._processors.submit(
-                _sample,
-                kernel,
-                config,
-                target.problem.dtype,
-                target.problem.layout,
-                dims,
-                plain,
-                replace(compiled, log=""),
+                _sample, kernel, config, target.problem.dtype, target.problem.layout, dims, plain, slim
             )
             self._running[task] = key
 
