@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <unordered_map>
 
 #include "ranking.h"
@@ -35,12 +36,10 @@ double value_of(Objective objective, double latency, double energy) {
     return objective == Objective::kEnergy ? energy : latency;
 }
 
-// Costs of `count` candidates at some operating points, point by point.
-struct PickCosts {
-    int64_t count = 0;
-    std::vector<double> latency, energy;
-    std::vector<double> power, source;  // filled only if `bounded`; source of the latency
-    std::vector<int64_t> places;        // index of each entry in (points, count); empty if no entry is missing
+// Candidate at an operating point, and its costs in comparisons.
+struct Option {
+    Pick pick;
+    double latency, energy, power, source;  // source of the latency
 };
 
 // Return whether any bound excludes candidates.
@@ -53,118 +52,85 @@ struct Unreachable {
     double least_w;  // lowest power of any candidate; NaN if no candidate has the source
 };
 
-int64_t lowest(const Row<const double>& values) {
-    int64_t best = 0;
-    double least = values[0];
-    for (int64_t i = 1; i < values.size; i++)
-        if (values[i] < least) best = i, least = values[i];
-    return best;
-}
-
-// Set the costs of entries that do not keep the bounds to infinity.
-void exclude(PickCosts& costs, const Bounds& bounds) {
-    std::vector<uint8_t> allowed(costs.latency.size(), 1);
+// Remove options that do not keep the bounds. Throws `Unreachable` if none remains.
+void exclude(std::vector<Option>& options, const Bounds& bounds) {
+    double least_w = kInfinity, least_s = kInfinity;
+    for (const Option& each : options) least_w = std::min(least_w, each.power);
     const auto keep = [&](auto allows) {
-        for (size_t i = 0; i < allowed.size(); i++) allowed[i] = allowed[i] && allows(i);
-        return std::find(allowed.begin(), allowed.end(), 1) != allowed.end();
+        const auto refused = [&](const Option& each) { return !allows(each); };
+        options.erase(std::remove_if(options.begin(), options.end(), refused), options.end());
     };
-    if (bounds.source >= 0 && !keep([&](size_t i) { return costs.source[i] == double(bounds.source); }))
-        throw Unreachable{std::numeric_limits<double>::quiet_NaN()};
-    if (bounds.max_power_w < kInfinity && !keep([&](size_t i) { return costs.power[i] <= bounds.max_power_w; }))
-        throw Unreachable{*std::min_element(costs.power.begin(), costs.power.end())};
-    double least_s = kInfinity;
-    for (size_t i = 0; i < allowed.size(); i++)
-        if (allowed[i]) least_s = std::min(least_s, costs.latency[i]);
+    if (bounds.source >= 0) keep([&](const Option& each) { return each.source == double(bounds.source); });
+    if (options.empty()) throw Unreachable{std::numeric_limits<double>::quiet_NaN()};
+    if (bounds.max_power_w < kInfinity) keep([&](const Option& each) { return each.power <= bounds.max_power_w; });
+    if (options.empty()) throw Unreachable{least_w};
+    for (const Option& each : options) least_s = std::min(least_s, each.latency);
     if (bounds.max_slowdown < kInfinity)
-        keep([&](size_t i) { return costs.latency[i] <= least_s * (1.0 + bounds.max_slowdown); });
-    for (size_t i = 0; i < allowed.size(); i++)
-        if (!allowed[i]) costs.latency[i] = costs.energy[i] = kInfinity;
+        keep([&](const Option& each) { return each.latency <= least_s * (1.0 + bounds.max_slowdown); });
 }
 
-// Return the candidates with the lowest values, each at its best operating point. Of equal values, the first wins.
-std::vector<Pick> least(const std::vector<double>& value, int64_t count, int64_t top) {
-    const int64_t points = int64_t(value.size()) / count;
-    std::vector<double> best(value.begin(), value.begin() + count);
-    std::vector<int64_t> best_point(size_t(count), 0);
+// Return the `top` of `count` candidates with the lowest values, each at its best operating point. Of equal values, the
+// first wins. Options must be ordered by operating point.
+std::vector<Pick> least(const std::vector<Option>& options, Objective objective, int64_t count, int64_t top) {
+    std::vector<std::pair<double, int64_t>> best(size_t(count), {kInfinity, 0});  // value and point of each candidate
+    for (const Option& each : options)
+        if (const double value = value_of(objective, each.latency, each.energy); value < best[each.pick.position].first)
+            best[each.pick.position] = {value, each.pick.point};
     std::vector<std::pair<double, int64_t>> order;
-    for (int64_t point = 1; point < points; point++)
-        for (int64_t i = 0; i < count; i++)
-            if (const double other = value[point * count + i]; other < best[i]) best[i] = other, best_point[i] = point;
-    if (top == 1) {
-        order.push_back({0.0, lowest(best)});
-    } else {
-        for (int64_t i = 0; i < count; i++)
-            if (std::isfinite(best[i])) order.push_back({best[i], i});
-        const auto end = order.begin() + std::min<int64_t>(top, int64_t(order.size()));
-        std::nth_element(order.begin(), end, order.end());
-        std::sort(order.begin(), end);
-        order.erase(end, order.end());
-    }
+    for (int64_t i = 0; i < count; i++)
+        if (best[i].first < kInfinity) order.push_back({best[i].first, i});
+    const auto end = order.begin() + std::min<int64_t>(top, int64_t(order.size()));
+    std::partial_sort(order.begin(), end, order.end());
     std::vector<Pick> picks;
-    for (const auto& [value, i] : order) picks.push_back({best_point[i], i});
+    std::for_each(order.begin(), end,
+                  [&](const auto& each) { picks.push_back({best[each.second].second, each.second}); });
     return picks;
 }
 
-// Return the Pareto-optimal candidates, fastest first; only the first of equal candidates.
-std::vector<int64_t> pareto_front(const Row<const double>& latency, const Row<const double>& energy) {
-    std::vector<int64_t> front;
-    if (latency.size == 0) return front;
+// Return the Pareto-optimal options, fastest first; only the first of equal options.
+std::vector<Option> pareto_front(std::vector<Option> options) {
+    const auto faster = [](const Option& a, const Option& b) {
+        return std::tie(a.latency, a.energy, a.pick.point, a.pick.position) <
+               std::tie(b.latency, b.energy, b.pick.point, b.pick.position);
+    };
+    const auto frugal = [](const Option& a, const Option& b) { return a.energy < b.energy; };
+    std::vector<Option> front;
+    if (options.empty()) return front;
     // Before sorting, remove candidates slower than the lowest-energy candidate, or using more energy than the fastest.
-    const double most_s = latency[lowest(energy)], most_j = energy[lowest(latency)];
-    std::vector<std::tuple<double, double, int64_t>> between;  // latency, energy and index of candidates
-    for (int64_t i = 0; i < latency.size; i++)
-        if (latency[i] <= most_s && energy[i] <= most_j) between.push_back({latency[i], energy[i], i});
-    std::sort(between.begin(), between.end());
+    const double most_s = std::min_element(options.begin(), options.end(), frugal)->latency;
+    const double most_j = std::min_element(options.begin(), options.end(), faster)->energy;
+    const auto beyond = [&](const Option& each) { return !(each.latency <= most_s && each.energy <= most_j); };
+    options.erase(std::remove_if(options.begin(), options.end(), beyond), options.end());
+    std::sort(options.begin(), options.end(), faster);
     double least_j = kInfinity;
-    for (const auto& [seconds, joules, i] : between)
-        if (joules < least_j) front.push_back(i), least_j = joules;
+    for (const Option& each : options)
+        if (each.energy < least_j) front.push_back(each), least_j = each.energy;
     return front;
 }
 
-// Return at most `count` points of a front: both ends, then repeatedly the point farthest from the selected points. For
-// a single point, return the one with the lowest energy-delay product.
-std::vector<int64_t> spread(const std::vector<int64_t>& front, const Row<const double>& latency,
-                            const Row<const double>& energy, int64_t count) {
+// Return the indices of at most `count` options of a front: both ends, then repeatedly the option farthest from the
+// selected options. For a single option, return the one with the lowest energy-delay product.
+std::vector<size_t> spread(const std::vector<Option>& front, int64_t count) {
     const size_t size = front.size();
-    if (int64_t(size) <= count) return front;
+    std::vector<size_t> chosen(size);
+    std::iota(chosen.begin(), chosen.end(), 0);
+    if (int64_t(size) <= count) return chosen;
     if (count == 1) {
-        const auto edp = [&](int64_t i) { return latency[i] * energy[i]; };
-        const auto less = [&](int64_t i, int64_t other) { return edp(i) < edp(other); };
-        return {*std::min_element(front.begin(), front.end(), less)};
+        const auto less = [](const Option& a, const Option& b) { return a.latency * a.energy < b.latency * b.energy; };
+        return {size_t(std::min_element(front.begin(), front.end(), less) - front.begin())};
     }
-    std::vector<double> x(size), y(size), distance(size);
-    for (size_t i = 0; i < size; i++) x[i] = std::log(latency[front[i]]), y[i] = std::log(energy[front[i]]);
-    const auto apart = [&](size_t i, size_t other) { return std::hypot(x[i] - x[other], y[i] - y[other]); };
-    for (size_t i = 0; i < size; i++) distance[i] = minimum(apart(i, 0), apart(i, size - 1));
-    std::vector<size_t> chosen{0, size - 1};
-    while (int64_t(chosen.size()) < count) {
-        const size_t far = size_t(std::max_element(distance.begin(), distance.end()) - distance.begin());
-        chosen.push_back(far);
-        for (size_t i = 0; i < size; i++) distance[i] = minimum(distance[i], apart(i, far));
+    std::vector<double> x, y, distance(size, kInfinity);
+    for (const Option& each : front) x.push_back(std::log(each.latency)), y.push_back(std::log(each.energy));
+    chosen.clear();
+    for (size_t next = 0; int64_t(chosen.size()) < count;) {
+        chosen.push_back(next);
+        for (size_t i = 0; i < size; i++)
+            distance[i] = minimum(distance[i], std::hypot(x[i] - x[next], y[i] - y[next]));
+        next = size_t(std::max_element(distance.begin(), distance.end()) - distance.begin());
+        if (chosen.size() == 1) next = size - 1;
     }
     std::sort(chosen.begin(), chosen.end());
-    std::vector<int64_t> result;
-    for (const size_t i : chosen) result.push_back(front[i]);
-    return result;
-}
-
-// Return at most `top` picks, best first; for a Pareto front, fastest first.
-//
-// Throws `Unreachable` if no candidate keeps the bounds.
-std::vector<Pick> select(PickCosts costs, const Bounds& bounds) {
-    if (bounded(bounds)) exclude(costs, bounds);
-    const Row<const double> seconds(costs.latency), joules(costs.energy);
-    if (bounds.objective != Objective::kPareto) {
-        std::vector<double> value(costs.latency.size());
-        for (int64_t i = 0; i < seconds.size; i++) value[i] = value_of(bounds.objective, seconds[i], joules[i]);
-        return least(value, costs.count, bounds.top);
-    }
-    std::vector<Pick> picks;
-    for (const int64_t i : spread(pareto_front(seconds, joules), seconds, joules, bounds.top)) {
-        const int64_t place = costs.places.empty() ? i : costs.places[i];
-        picks.push_back({place / costs.count, place % costs.count});
-    }
-    return picks;
+    return chosen;
 }
 
 // Interval of each cost that decides a rank: latency, energy or both.
@@ -234,12 +200,10 @@ struct Candidates {
     int64_t fastest() const {
         int64_t best = 0;
         double least = kInfinity;
-        for (const Segment& own : segments_)
-            for (int64_t place = own.first; place < own.first + own.size; place++)
-                if (const double cost =
-                        ranking_.value(kSeconds, first_point_, place) * (any_ran ? ranking_.risk[place] : 1.0);
-                    cost < least)
-                    best = own.start + place - own.first, least = cost;
+        each_pick(0, 1, [&](const Pick& pick, const Ranking::Kernel&, int64_t place, int64_t index) {
+            const double cost = ranking_.estimated(kSeconds, index) * factor(place);
+            if (cost < least) best = pick.position, least = cost;
+        });
         return best;
     }
 
@@ -325,45 +289,49 @@ struct Candidates {
         return ranking_.value(quantity, first_point_ + pick.point, locate(pick.position).place);
     }
 
+    // Return the factor on a candidate's costs in comparisons.
+    double factor(int64_t place) const { return any_ran ? ranking_.risk[place] : 1.0; }
+
+    // Call a function with each candidate that is estimated at the points from `first` to `end`: its pick, its kernel,
+    // its index among all candidates of the ranking, and the index of its estimate.
+    template <class F>
+    void each_pick(int64_t first, int64_t end, F apply) const {
+        for (int64_t point = first; point < end; point++)
+            for (const Segment& of : segments_)
+                ranking_.each_estimated(first_point_ + point, of.first, of.first + of.size,
+                                        [&](int64_t place, int64_t index) {
+                                            apply(Pick{point, of.start + place - of.first}, *of.kernel, place, index);
+                                        });
+    }
+
+    // Return at most `top` picks from point `first` on, best first; for a Pareto front, fastest first. Throws
+    // `Unreachable` if no candidate keeps the bounds.
     std::vector<Pick> select(const Bounds& bounds, int64_t first) const {
         require(count > 0 && first >= 0 && first < points_ && bounds.top > 0, "select: expected candidates");
-        const bool measured = any_measured && points_ - first > 1, bounded = query::bounded(bounds);
-        // On a front, skip candidates without an estimate at a point.
-        const bool every = bounded || bounds.objective != Objective::kPareto;
-        PickCosts costs;
-        costs.count = count;
-        const size_t most = every ? size_t(count * (points_ - first)) : 0;
-        costs.latency.reserve(most), costs.energy.reserve(most);
+        const bool measured = any_measured && points_ - first > 1, front = bounds.objective == Objective::kPareto;
+        std::vector<Option> options;
         // Costs of the fastest candidate so far, and of the candidate with the lowest energy.
         double least_s = kInfinity, its_j = kInfinity, least_j = kInfinity, its_s = kInfinity;
-        for (int64_t point = first_point_ + first; point < first_point_ + points_; point++)
-            for (const Segment& each : segments_) {
-                const auto add = [&](int64_t place, int64_t index) {
-                    if (every) index = ranking_.estimate(point, place);
-                    const double seconds = ranking_.estimated(kSeconds, index);
-                    if (!every && !(seconds < kInfinity)) return;
-                    double factor = any_ran ? ranking_.risk[place] : 1.0, source = 0.0;
-                    if (measured || bounded) source = ranking_.kind_of(kSeconds, point, place).source;
-                    // A limit above the power draw has the same prediction as the default limit. Prefer the measured
-                    // point.
-                    if (measured && source == kMeasured) factor *= 1.0 - 1e-9;
-                    const double cost_s = seconds * factor, cost_j = ranking_.estimated(kJoules, index) * factor;
-                    if (!every) {
-                        // Either of the two may exclude a candidate from the front, without a copy of all costs.
-                        if ((cost_s >= least_s && cost_j > its_j) || (cost_j >= least_j && cost_s > its_s)) return;
-                        if (cost_s <= least_s) least_s = cost_s, its_j = cost_j;
-                        if (cost_j <= least_j) least_j = cost_j, its_s = cost_s;
-                        costs.places.push_back((point - first_point_) * count + each.start + place - each.first);
-                    }
-                    costs.latency.push_back(cost_s), costs.energy.push_back(cost_j);
-                    if (bounded)
-                        costs.power.push_back(ranking_.estimated(kWatts, index)), costs.source.push_back(source);
-                };
-                ranking_.each_estimated(every ? 0 : point, each.first, each.first + each.size, add);
+        each_pick(first, points_, [&](const Pick& pick, const Ranking::Kernel&, int64_t place, int64_t index) {
+            const double source = ranking_.kind_of(kSeconds, first_point_ + pick.point, place).source;
+            // A limit above the power draw has the same prediction as the default limit. Prefer the measured point.
+            const double preferred = measured && source == kMeasured ? 1.0 - 1e-9 : 1.0;
+            const double risk = factor(place) * preferred;
+            const double cost_s = ranking_.estimated(kSeconds, index) * risk;
+            const double cost_j = ranking_.estimated(kJoules, index) * risk;
+            if (front && !bounded(bounds)) {
+                // Either of the two may exclude a candidate from the front, without a copy of all costs.
+                if ((cost_s >= least_s && cost_j > its_j) || (cost_j >= least_j && cost_s > its_s)) return;
+                if (cost_s <= least_s) least_s = cost_s, its_j = cost_j;
+                if (cost_j <= least_j) least_j = cost_j, its_s = cost_s;
             }
-        std::vector<Pick> picks = query::select(std::move(costs), bounds);
-        if (every)
-            for (Pick& pick : picks) pick.point += first;
+            options.push_back({pick, cost_s, cost_j, ranking_.estimated(kWatts, index), source});
+        });
+        if (bounded(bounds)) exclude(options, bounds);
+        if (!front) return least(options, bounds.objective, count, bounds.top);
+        std::vector<Pick> picks;
+        options = pareto_front(std::move(options));
+        for (const size_t i : spread(options, bounds.top)) picks.push_back(options[i].pick);
         return picks;
     }
 
@@ -381,14 +349,11 @@ struct Candidates {
         if (front) picks = three_points(picks);
         result = merged(picks, bounds.objective, front ? kWhole : bounds.top, by_code);
         if (!front || int64_t(result.size()) <= bounds.top) return result;
-        std::vector<double> latency, energy;
-        std::vector<int64_t> every;
-        for (const Row& row : result) {
-            every.push_back(int64_t(every.size()));
-            latency.push_back(value(kSeconds, row.pick)), energy.push_back(value(kJoules, row.pick));
-        }
+        std::vector<Option> options;
+        for (const Row& row : result)
+            options.push_back({row.pick, value(kSeconds, row.pick), value(kJoules, row.pick), 0.0, 0.0});
         std::vector<Row> some;
-        for (const int64_t i : spread(every, latency, energy, bounds.top)) some.push_back(result[i]);
+        for (const size_t i : spread(options, bounds.top)) some.push_back(result[i]);
         return some;
     }
 
@@ -475,17 +440,12 @@ struct Candidates {
         const Objective objective = bounds.objective == Objective::kPareto ? Objective::kLatency : bounds.objective;
         double least = kInfinity;
         Pick best{-1, -1};
-        for (const Segment& each : segments_)
-            for (int64_t point = first; point < points_ && missing[each.kernel->triton]; point++) {
-                const int64_t at = first_point_ + point;
-                ranking_.each_estimated(at, each.first, each.first + each.size, [&](int64_t place, int64_t) {
-                    if (!(ranking_.value(kWatts, at, place) <= bounds.max_power_w)) return;
-                    const double cost =
-                        value_of(objective, ranking_.value(kSeconds, at, place), ranking_.value(kJoules, at, place));
-                    if (cost < least || (cost == least && std::isfinite(cost) && point < best.point))
-                        least = cost, best = {point, each.start + place - each.first};
-                });
-            }
+        each_pick(first, points_, [&](const Pick& pick, const Ranking::Kernel& kernel, int64_t, int64_t index) {
+            if (!missing[kernel.triton] || !(ranking_.estimated(kWatts, index) <= bounds.max_power_w)) return;
+            const double cost =
+                value_of(objective, ranking_.estimated(kSeconds, index), ranking_.estimated(kJoules, index));
+            if (cost < least) least = cost, best = pick;
+        });
         if (best.point >= 0) rows.push_back({best, 0});
     }
 
@@ -600,7 +560,11 @@ const Binding kBinding([](nb::module_& module) {
         .def("saving", &Candidates::saving);
     module.def("pareto_front", [](const Row<const double>& latency, const Row<const double>& energy) {
         require(latency.size == energy.size, "front: expected as many costs of each kind");
-        return numpy(pareto_front(latency, energy));
+        std::vector<Option> options;
+        for (int64_t i = 0; i < latency.size; i++) options.push_back({{0, i}, latency[i], energy[i], 0.0, 0.0});
+        std::vector<int64_t> front;
+        for (const Option& each : pareto_front(options)) front.push_back(each.pick.position);
+        return numpy(front);
     });
 });
 
