@@ -11,80 +11,41 @@ namespace kernrec::query {
 namespace {
 
 // Times of a launch on a problem, for some configs of a kernel. Configs with the same variant and work share a column:
-// on some problems, two in three configs are duplicates.
+// on many problems, one in three configs is a duplicate.
 struct LaunchTimes {
     std::vector<int64_t> places, columns;  // configs that perform the launch, and their columns of `times`
-    Table<const double> work, pipe_clk, times;
+    Table<double> work, pipe_clk, times;
 
-    // Compute the times of a launch, unless the last call had the same arguments.
     void compute(const Launch& launch, Problem& problem, const int64_t* rows, int64_t count) {
-        if (&launch == launch_ && problem.number == problem_ &&
-            std::equal(rows, rows + count, all_.begin(), all_.end()))
-            return;
-        launch_ = nullptr;
-        places.clear(), columns.clear(), rows_.clear(), variants_.clear(), columns_.clear();
+        places.clear(), columns.clear(), rows_.clear(), variants_.clear();
         const Domain* const groups = launch.groups();
-        if (groups != nullptr) in_group_.assign(size_t(groups->size), -1);
+        in_group_.assign(groups == nullptr ? 1 : size_t(groups->size), -1);
         for (int64_t place = 0; place < count; place++) {
             const int64_t row = rows[place];
             if (!launch.performed[row]) continue;
-            int32_t none = -1, &first = groups == nullptr ? none : in_group_[groups->index[row]];
-            if (first < 0 || !launch.alike(rows_[first], row)) first = int32_t(rows_.size()), rows_.push_back(row);
-            places.push_back(place), columns.push_back(first);
+            int64_t& latest = in_group_[groups == nullptr ? 0 : groups->index[row]];
+            if (groups == nullptr || latest < 0 || !launch.alike(rows_[latest], row)) {
+                latest = int64_t(rows_.size());
+                rows_.push_back(row), variants_.push_back(launch.variant[row]);
+            }
+            places.push_back(place), columns.push_back(latest);
         }
         const int64_t size = int64_t(rows_.size()), work_rows = kLoops + 2 * launch.loops;
         if (size == 0) return;
-        const size_t figures = size_t((work_rows + kPipes + kTimes) * size);
-        if (room_.size() < figures) room_.resize(figures);
-        const Table<double> filled(room_.data(), work_rows, size);
-        launch.fill_work(launch.on(problem), rows_, filled);
-        digests_.resize(size_t(size));
-        for (int64_t i = 0; i < size; i++)
-            digests_[i] = uint64_t(launch.variant[rows_[i]]) ^ uint64_t(bits(filled(kDramBytes, i)));
-        for (int64_t row = kLoops; row < work_rows; row++)
-            for (int64_t i = 0; i < size; i++) {
-                uint64_t& digest = digests_[i];
-                digest = ((digest << 9) | (digest >> 55)) ^ uint64_t(bits(filled(row, i)));
-            }
-        latest_.assign(1024, -1);
-        for (int64_t i = 0; i < size; i++) {
-            // Configs whose digests differ count as different: a missed duplicate only costs time.
-            const int64_t variant = launch.variant[rows_[i]];
-            uint64_t digest = digests_[i];
-            digest = (digest ^ (digest >> 32)) * 0x9E3779B97F4A7C15;
-            int32_t& latest = latest_[digest >> 54];
-            bool same = latest >= 0 && variants_[latest] == variant;
-            for (int64_t row = 0; same && row < work_rows; row++)
-                same = bits(filled(row, latest)) == bits(filled(row, i));
-            if (!same) {
-                latest = int32_t(variants_.size());
-                variants_.push_back(variant);
-                for (int64_t row = 0; row < work_rows; row++) filled(row, latest) = filled(row, i);
-            }
-            columns_.push_back(latest);
-        }
-        for (int64_t& column : columns) column = columns_[column];
-        const int64_t different = int64_t(variants_.size());
-        const Table<double> pipes(filled.data + work_rows * size, kPipes, different, size, 1);
-        const Table<double> all_times(pipes.data + kPipes * size, kTimes, different, size, 1);
-        work = {filled.data, work_rows, different, size, 1}, pipe_clk = pipes, times = all_times;
-        launch_times(launch.demand, launch.device, launch.loops, variants_, work, pipes, all_times);
-        launch_ = &launch, problem_ = problem.number, all_.assign(rows, rows + count);
+        room_.resize(std::max(room_.size(), size_t((work_rows + kPipes + kTimes) * size)));
+        work = {room_.data(), work_rows, size};
+        pipe_clk = {room_.data() + work_rows * size, kPipes, size};
+        times = {room_.data() + (work_rows + kPipes) * size, kTimes, size};
+        launch.fill_work(launch.on(problem), rows_, work);
+        launch_times(launch.demand, launch.device, launch.loops, variants_, work, pipe_clk, times);
     }
 
   private:
-    // Arguments of the last call: launch, problem and all of its rows.
-    const Launch* launch_ = nullptr;
-    int64_t problem_ = 0;
-    std::vector<int64_t> all_, rows_, variants_;
-    std::vector<uint64_t> digests_;
-    std::vector<int32_t> in_group_, columns_;  // last row of each group, and column of each row
+    std::vector<int64_t> rows_, variants_, in_group_;  // config and variant of each column, latest column of each group
     std::vector<double> room_;
-    std::vector<int32_t> latest_;  // columns by the first bits of their digests
 };
 
-// The launch whose times were computed last. `Costs::fill` needs the times of the last kernel again.
-thread_local LaunchTimes launched;
+thread_local LaunchTimes launched;  // keeps its memory
 
 // Map a cost to an integer with the same order; NaN counts as infinite.
 uint64_t ordered(double cost) {
@@ -201,14 +162,13 @@ void Costs::choose(Part& part, const std::vector<int64_t>& able, const Places& g
 void Costs::estimate(Part& part, const std::optional<Table<const double>>& epilogues) {
     const Kernel& kernel = *part.kernel;
     const Table<double> nominal = this->nominal(0, count), longest(this->longest.data(), 2, count);
-    LaunchTimes& done = launched;
     for (size_t problem = 0; problem < part.problems.size(); problem++) {
         const int64_t start = part.starts[problem], size = part.starts[problem + 1] - start;
         for (const Launch* launch : kernel.launches) {
-            done.compute(*launch, *part.problems[problem], part.rows.data() + start, size);
-            const Table<const double> work = done.work, times = done.times;
-            const int64_t *const places = done.places.data(), *const columns = done.columns.data();
-            for (size_t i = 0, performed = done.places.size(); i < performed; i++) {
+            launched.compute(*launch, *part.problems[problem], part.rows.data() + start, size);
+            const Table<const double> work = launched.work, times = launched.times;
+            const int64_t *const places = launched.places.data(), *const columns = launched.columns.data();
+            for (size_t i = 0, performed = launched.places.size(); i < performed; i++) {
                 const int64_t place = part.first + start + places[i], column = columns[i];
                 const double core_s = times(kCoreTime, column), dram_s = times(kDramTime, column);
                 nominal(0, place) += core_s;

@@ -182,12 +182,10 @@ class Problem {
     Space& space;
     bool too_large;
     double flops, bytes;
-    const int64_t number = ++count_;  // different for each problem
 
   private:
     friend class Space;
     nb::dict names_, tensor_bytes_;
-    inline static int64_t count_ = 0;
     std::vector<int64_t> values_;
     std::vector<uint8_t> computed_;
 };
