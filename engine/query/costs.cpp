@@ -18,14 +18,14 @@ struct LaunchTimes {
 
     void compute(const Launch& launch, Problem& problem, const int64_t* rows, int64_t count) {
         places.clear(), columns.clear(), rows_.clear(), variants_.clear();
-        const Domain* const groups = launch.groups();
-        in_group_.assign(groups == nullptr ? 1 : size_t(groups->size), -1);
+        const Domain& groups = launch.space.domains[launch.domain];
+        in_group_.assign(groups.first.size(), -1);
         for (int64_t place = 0; place < count; place++) {
             const int64_t row = rows[place];
             if (!launch.performed[row]) continue;
-            int64_t& latest = in_group_[groups == nullptr ? 0 : groups->index[row]];
-            if (groups == nullptr || latest < 0 || !launch.alike(rows_[latest], row)) {
-                latest = int64_t(rows_.size());
+            int32_t& latest = in_group_[groups.index[row]];
+            if (latest < 0 || !launch.alike(rows_[latest], row)) {
+                latest = int32_t(rows_.size());
                 rows_.push_back(row), variants_.push_back(launch.variant[row]);
             }
             places.push_back(place), columns.push_back(latest);
@@ -41,7 +41,8 @@ struct LaunchTimes {
     }
 
   private:
-    std::vector<int64_t> rows_, variants_, in_group_;  // config and variant of each column, latest column of each group
+    std::vector<int64_t> rows_, variants_;  // config and variant of each column
+    std::vector<int32_t> in_group_;         // latest column of each group
     std::vector<double> room_;
 };
 

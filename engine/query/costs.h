@@ -28,9 +28,7 @@ struct Launch {
     double blocks(const Figures& figures, int64_t row) const {
         return given ? (*given)(kBlocks, row) : figures(0, row);
     }
-    // Combinations of the tunables that the work depends on, besides the geometry; null if each config has its own.
-    const Domain* groups() const { return domain > 1 ? &space.domains[domain] : nullptr; }
-    // Return whether two configs with the same combination have the same work and variant.
+    // Return whether two configs with the same combination of `domain` have the same work and variant.
     bool alike(int64_t row, int64_t other) const {
         return variant[row] == variant[other] && geometry(0, row) == geometry(0, other) &&
                geometry(1, row) == geometry(1, other) && geometry(2, row) == geometry(2, other);
@@ -61,7 +59,7 @@ struct Launch {
     bool counted;
     // Work of each config, (rows, configs), if there is only one problem. Replaces the expressions.
     std::optional<Table<const double>> given;
-    int32_t domain = 0;  // of the expressions
+    int32_t domain = kEveryRow;  // of the tunables that the work depends on, besides the geometry
 };
 
 // Launches of a kernel on a GPU, and the configs that can run.

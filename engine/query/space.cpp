@@ -4,6 +4,7 @@
 #include "space.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace kernrec::query {
 namespace {
@@ -19,9 +20,11 @@ constexpr size_t kLastBit = 63;
 
 Space::Space(std::vector<Tunable> tunables_of, Rows rows_of, nb::dict lets, nb::dict facts)
     : tunables(std::move(tunables_of)), rows(std::move(rows_of)), lets_(lets), facts_(facts) {
-    domains.emplace_back();  // one value for all rows
-    domains.push_back({rows.count, false, {}, {}});
-    domain_of_[0] = 0;
+    domains.push_back({std::vector<int32_t>(size_t(rows.count), 0), {0}});
+    std::vector<int32_t> every(static_cast<size_t>(rows.count));
+    std::iota(every.begin(), every.end(), 0);
+    domains.push_back({every, every});
+    domain_of_[0] = kScalar;
 }
 
 nb::dict Space::config(int64_t row) const {
@@ -41,30 +44,30 @@ Domain Space::groups(const std::vector<int64_t>& grouped) const {
         for (size_t row = 0; row < count; row++) code[row] = code[row] * choices + uint64_t(digits[row]);
         size *= double(choices);
     }
-    Domain domain{0, false, {}, {}};
-    domain.index.resize(count);
+    Domain domain{std::vector<int32_t>(count), {}};
+    size_t different = 0;
     if (size <= double(std::max(kSparse * rows.count, kSmallTable))) {
         std::vector<int32_t> place(size_t(size), -1);
         for (size_t row = 0; row < count; row++) place[code[row]] = 0;
         for (int32_t& each : place)
-            if (each == 0) each = int32_t(domain.size++);
+            if (each == 0) each = int32_t(different++);
         for (size_t row = 0; row < count; row++) domain.index[row] = place[code[row]];
     } else {
         std::vector<uint64_t> sorted(code);
         std::sort(sorted.begin(), sorted.end());
         sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
-        domain.size = int64_t(sorted.size());
+        different = sorted.size();
         for (size_t row = 0; row < count; row++)
             domain.index[row] = int32_t(std::lower_bound(sorted.begin(), sorted.end(), code[row]) - sorted.begin());
     }
-    domain.first.assign(size_t(domain.size), 0);
+    domain.first.assign(different, 0);
     for (size_t row = count; row-- > 0;) domain.first[domain.index[row]] = int32_t(row);
     return domain;
 }
 
 int32_t Space::domain_of(uint64_t support) {
     if (const auto cached = domain_of_.find(support); cached != domain_of_.end()) return cached->second;
-    int32_t result = 1;
+    int32_t result = kEveryRow;
     double size = 1.0;
     std::vector<int64_t> used;
     for (size_t tunable = 0; tunable < tunables.size(); tunable++)
@@ -72,7 +75,7 @@ int32_t Space::domain_of(uint64_t support) {
             used.push_back(int64_t(tunable)), size *= double(tunables[tunable].values.size());
     if (size <= double(kSparse) * double(rows.count)) {
         Domain domain = groups(used);
-        if (2 * domain.size <= rows.count) {
+        if (2 * int64_t(domain.first.size()) <= rows.count) {
             result = int32_t(domains.size());
             domains.push_back(std::move(domain));
         }
@@ -91,7 +94,7 @@ int32_t Space::made(Node node) {
     key.insert(key.end(), node.operands.begin(), node.operands.end());
     const auto [place, is_new] = made_.try_emplace(std::move(key), int32_t(nodes.size()));
     if (!is_new) return place->second;
-    const int64_t size = domains[node.domain].size;
+    const int64_t size = int64_t(domains[node.domain].first.size());
     if (node.dynamic) {
         node.place = dynamic_;
         dynamic_ += size;
@@ -120,7 +123,7 @@ int32_t Space::constant(nb::handle value) {
 
 int32_t Space::spread(int32_t number, int32_t domain) {
     Node node = nodes[number];
-    if (node.domain == domain || node.domain <= 1) return number;
+    if (node.domain == domain || node.domain <= kEveryRow) return number;
     node.operation = Operation::kSpread;
     node.operands = {number, -1, -1, -1};
     node.number = 0;
@@ -156,10 +159,10 @@ int32_t Space::apply(Operation operation, const std::vector<int32_t>& operands) 
         node.support |= from.support;
         node.dynamic = node.dynamic || from.dynamic;
         node.depth = std::max(node.depth, from.depth + 2);
-        if (from.domain == 1) node.domain = 1;  // domain 1: each row is a combination of its own
+        if (from.domain == kEveryRow) node.domain = kEveryRow;
     }
     if (node.depth > kMostDepth) throw nb::value_error("an expression is nested too deeply");
-    if (node.domain != 1) node.domain = domain_of(node.support);
+    if (node.domain != kEveryRow) node.domain = domain_of(node.support);
     const bool takes_reals = chooses || (form.real && !form.truth);
     if (takes_reals && (any_real || (form.real && !form.whole))) node.kind = Kind::kReal;
     if (chooses && all_text) node.kind = Kind::kText;
@@ -229,7 +232,7 @@ void Space::add_column(const std::string& name, Kind kind, std::vector<int64_t> 
     Node node{Operation::kColumn};
     node.kind = kind;
     node.number = -1 - int64_t(columns_.size());
-    node.domain = 1;
+    node.domain = kEveryRow;
     columns_.push_back(std::move(values));
     names_[name] = made(node);
 }

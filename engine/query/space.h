@@ -15,13 +15,12 @@ enum class Operation : uint8_t { kNumber, kText, kName, kColumn, kSpread, kRefus
 // Reals are stored by their bits, and texts by their index in `Space::texts`.
 enum class Kind : uint8_t { kInteger, kReal, kText };
 
-// Distinct combinations of some tunables: combination of each row, and first row of each combination. Both are empty
-// if every row is its own combination, or if there is one value for all rows.
+// Distinct combinations of some tunables: combination of each row, and first row of each combination.
 struct Domain {
-    int64_t size = 1;
-    bool scalar = true;
     std::vector<int32_t> index, first;
 };
+// Index in `Space::domains` of the domain without tunables, and of the domain in which each row is a combination.
+constexpr int32_t kScalar = 0, kEveryRow = 1;
 
 struct Node {
     Operation operation;
@@ -29,7 +28,7 @@ struct Node {
     bool dynamic = false;  // depends on the problem
     std::array<int32_t, 4> operands = {-1, -1, -1, -1};
     uint64_t support = 0;  // mask of the tunables in the expression; the last bit stands for all from the 64th on
-    int32_t domain = 0, depth = 1;
+    int32_t domain = kScalar, depth = 1;
     int64_t place = -1;  // first register
     int64_t number = 0;  // value of a number, or index of a text, column, name or reason
 };
@@ -86,22 +85,16 @@ class Problem;
 struct Reader {
     const int64_t* values = nullptr;
     const int32_t* index = nullptr;
-    int64_t step = 0;
     bool real = false;
 
     double operator()(int64_t row) const {
-        const int64_t value = values[place(row)];
+        const int64_t value = values[index[row]];
         return real ? from_bits(value) : double(value);
     }
     // Fill `out` (N,) with the values of `rows` (N,).
     void fill(const int64_t* rows, int64_t count, double* out) const {
-        if (index == nullptr && step == 0) std::fill_n(out, count, (*this)(0));
-        else if (real)
-            for (int64_t i = 0; i < count; i++) out[i] = from_bits(values[place(rows[i])]);
-        else
-            for (int64_t i = 0; i < count; i++) out[i] = double(values[place(rows[i])]);
+        for (int64_t i = 0; i < count; i++) out[i] = (*this)(rows[i]);
     }
-    int64_t place(int64_t row) const { return index ? index[row] : row * step; }
 };
 
 class Space {
@@ -154,7 +147,7 @@ class Space {
     std::vector<std::vector<int64_t>> columns_;  // values of the names of `add_column`
     nb::dict lets_, facts_;
     std::map<int32_t, std::vector<int32_t>> conditions_;  // nodes of conditions, keyed by index in `domains`
-    int32_t tested_ = 0;  // index in `domains` for the tunables of all conditions
+    int32_t tested_ = kScalar;  // index in `domains` for the tunables of all conditions
     std::map<std::string, int32_t> names_;  // nodes of names
     std::map<std::string, int64_t> text_numbers_;
     std::map<uint64_t, int32_t> domain_of_;

@@ -75,7 +75,7 @@ Rows enumerated(const std::vector<Space::Tunable>& tunables, const std::optional
 nb::object value_of(Space& space, int32_t number, Problem* problem, const std::optional<Places>& rows) {
     const Reader value = space.read(number, problem);
     const Node& node = space.nodes[number];
-    if (node.domain == 0) {
+    if (node.domain == kScalar) {
         if (node.kind == Kind::kText) return space.texts[value.values[0]];
         return value.real ? nb::cast(value(0)) : nb::cast(value.values[0]);
     }
@@ -88,7 +88,7 @@ nb::object value_of(Space& space, int32_t number, Problem* problem, const std::o
         for (int64_t i = 0; i < count; i++) values.push_back(of(rows ? (*rows)[i] : i));
         return numpy(std::move(values));
     };
-    return value.real ? array(value) : array([&](int64_t row) { return value.values[value.place(row)]; });
+    return value.real ? array(value) : array([&](int64_t row) { return value.values[value.index[row]]; });
 }
 
 // Return the value of an expression. names: value of each name: a number, a text, or an array of `count` numbers.

@@ -115,10 +115,10 @@ void Space::compute(int32_t number, Problem* problem) {
 void Space::execute(const Node& node, Problem* problem) {
     int64_t* const out = registers(node, problem);
     const Domain& domain = domains[node.domain];
-    const int64_t count = domain.size;
+    const int64_t count = int64_t(domain.first.size());
     const auto operand = [&](int number) {
         const Node& from = nodes[node.operands[number]];
-        return Operand{registers(from, problem), domains[from.domain].scalar ? 0 : 1, from.kind == Kind::kReal};
+        return Operand{registers(from, problem), from.domain == kScalar ? 0 : 1, from.kind == Kind::kReal};
     };
     const auto read = [&](int number) {
         compute(node.operands[number], problem);
@@ -135,7 +135,7 @@ void Space::execute(const Node& node, Problem* problem) {
             }
             const auto& digits = rows.digits[node.number];
             const auto& values = tunables[node.number].values;
-            for (int64_t i = 0; i < count; i++) out[i] = values[digits[domain.first.empty() ? i : domain.first[i]]];
+            for (int64_t i = 0; i < count; i++) out[i] = values[digits[domain.first[i]]];
             return;
         }
         case Operation::kName: {
@@ -152,7 +152,7 @@ void Space::execute(const Node& node, Problem* problem) {
             const Node& from = nodes[node.operands[0]];
             const Operand a = read(0);
             const auto& index = domains[from.domain].index;
-            for (int64_t i = 0; i < count; i++) out[i] = a.first[index[domain.first.empty() ? i : domain.first[i]]];
+            for (int64_t i = 0; i < count; i++) out[i] = a.first[index[domain.first[i]]];
             return;
         }
         case Operation::kBoth:
@@ -199,9 +199,7 @@ Reader Space::read(int32_t number, Problem* problem) {
     if (problem && problem->values_.size() < size_t(dynamic_)) problem->values_.resize(size_t(dynamic_));
     if (problem && problem->computed_.size() < nodes.size()) problem->computed_.resize(nodes.size());
     compute(number, problem);
-    const Domain& domain = domains[node.domain];
-    return {registers(node, problem), domain.index.empty() ? nullptr : domain.index.data(), domain.scalar ? 0 : 1,
-            node.kind == Kind::kReal};
+    return {registers(node, problem), domains[node.domain].index.data(), node.kind == Kind::kReal};
 }
 
 void Space::set_conditions(const std::vector<int32_t>& conditions) {
@@ -213,15 +211,12 @@ void Space::set_conditions(const std::vector<int32_t>& conditions) {
 
 std::vector<int64_t> Space::valid(Problem* problem, std::vector<int64_t> rows) {
     std::vector<uint8_t> truths;
-    const auto filter = [&](const std::vector<int32_t>& index_of, std::vector<int64_t>& filtered) {
-        const int32_t* const index = index_of.empty() ? nullptr : index_of.data();
+    const auto filter = [&](const Domain& domain, std::vector<int64_t>& filtered) {
+        const int32_t* const index = domain.index.data();
         const uint8_t* const holds = truths.data();
         int64_t* const kept = filtered.data();
         size_t count = 0;
-        for (const int64_t row : filtered) {
-            kept[count] = row;
-            count += holds[index == nullptr ? row : index[row]];
-        }
+        for (const int64_t row : filtered) kept[count] = row, count += holds[index[row]];
         filtered.resize(count);
     };
     // Test one row of each combination of the conditions' tunables if few combinations exist.
@@ -229,20 +224,20 @@ std::vector<int64_t> Space::valid(Problem* problem, std::vector<int64_t> rows) {
     std::vector<int64_t> first(tested.first.begin(), tested.first.end());
     for (const auto& [number, conditions] : conditions_) {
         const Domain& domain = domains[number];
-        truths.assign(size_t(domain.size), 1);
+        truths.assign(domain.first.size(), 1);
         for (const int32_t condition : conditions) {
             const Reader value = read(condition, problem);
             // Without the sign bit, zeros of both kinds are 0.
             for (size_t i = 0; i < truths.size(); i++) truths[i] &= uint8_t(value.values[i] << int(value.real) != 0);
             // Conditions without tunables come first: if one is false, the others are not evaluated.
-            if (domain.scalar && truths[0] == 0) return {};
+            if (number == kScalar && truths[0] == 0) return {};
         }
-        if (!domain.scalar) filter(domain.index, tested.first.empty() ? rows : first);
+        if (number != kScalar) filter(domain, tested_ == kEveryRow ? rows : first);
     }
-    if (tested.first.empty()) return rows;
+    if (tested_ == kEveryRow) return rows;
     truths.assign(tested.first.size(), 0);
     for (const int64_t row : first) truths[tested.index[row]] = 1;
-    filter(tested.index, rows);
+    filter(tested, rows);
     return rows;
 }
 
