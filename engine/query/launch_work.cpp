@@ -63,28 +63,6 @@ void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& ro
     access.fill_moved(visits, together, extents, sizes, device.l2_bytes, &work(kDramBytes, 0));
 }
 
-namespace {
-
-struct Quick {
-    Lanes blocks, resident, prefetch, busiest, alone, trips, clocks;
-
-    KERNREC_INLINE void add(const Device& device, double start_clk) {
-        const double memory_clk = device.memory_clk, sms = device.sms;
-        for (int64_t i = 0; i < kLanes; i++) {
-            const double waits = trips[i] * (memory_clk / maximum(prefetch[i], 1.0));
-            const double per_sm = std::ceil(blocks[i] / sms);
-            const double rounds = std::ceil(per_sm / resident[i]);
-            clocks[i] =
-                clocks[i] + start_clk + maximum(per_sm * busiest[i], rounds * (maximum(alone[i], waits) + memory_clk));
-        }
-    }
-};
-
-constexpr auto kAdd = [](Quick* quick, const Device* device, double start_clk)
-                          __attribute__((always_inline)) { quick->add(*device, start_clk); };
-
-}  // namespace
-
 void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& rows, std::vector<double>& clocks,
                        std::vector<double>& joules) const {
     if (!counted) {
@@ -95,14 +73,6 @@ void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& ro
     const auto value = [&](int64_t loop, size_t offset, int64_t row) {
         return given ? (*given)(kLoops + 2 * loop + int64_t(offset), row)
                      : on_problem(size_t(3 + 2 * loop) + offset, row);
-    };
-    Quick block{};
-    size_t places[kLanes];
-    int64_t lanes = 0;
-    const auto flush = [&] {
-        ByCpu<kAdd>()(&block, &device, start_clk);
-        for (int64_t i = 0; i < lanes; i++) clocks[places[i]] = block.clocks[i];
-        lanes = 0;
     };
     for (size_t place = 0; place < rows.size(); place++) {
         const int64_t row = rows[place];
@@ -119,15 +89,12 @@ void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& ro
             alone = alone + of_loop[step] * depth;
             dynamic = dynamic + of_loop[2 * step] * total;
         }
-        block.blocks[lanes] = number, block.resident[lanes] = geometry(0, row),
-        block.prefetch[lanes] = geometry(2, row);
-        block.busiest[lanes] = busiest, block.alone[lanes] = alone, block.trips[lanes] = trips;
-        block.clocks[lanes] = clocks[place];
+        const double per_sm = std::ceil(number / device.sms), rounds = std::ceil(per_sm / geometry(0, row));
+        const double waits = trips * (device.memory_clk / maximum(geometry(2, row), 1.0));
+        clocks[place] =
+            clocks[place] + start_clk + maximum(per_sm * busiest, rounds * (maximum(alone, waits) + device.memory_clk));
         joules[place] = joules[place] + dynamic;
-        places[lanes++] = place;
-        if (lanes == kLanes) flush();
     }
-    if (lanes > 0) flush();
 }
 
 namespace {
