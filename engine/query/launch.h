@@ -83,11 +83,6 @@ struct Access {
     std::vector<uint8_t> axes;     // whether a step selects a read tensor's tiles, (reads, steps)
     std::vector<uint8_t> scratch;  // whether a tensor only exists between launches
     int64_t steps;
-
-    // Fill `moved` (N,) with the bytes between L2 and DRAM of N launches. extents: of each step, (steps, N). sizes:
-    // bytes of each tensor, (tensors, N). Overwrites `concurrent` (N,) and `extents`. Rows must be dense.
-    void fill_moved(const double* blocks, double* concurrent, const Table<double>& extents,
-                    const Table<const double>& sizes, double l2_bytes, double* moved) const;
 };
 
 // Fill `pipe_clk` (kPipes, N) and `times` (kTimes, N) of N launches.

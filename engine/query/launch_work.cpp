@@ -1,4 +1,4 @@
-// Work and quick costs of a launch's configs on a problem, from the values of expressions.
+// Work, DRAM traffic and quick costs of a launch's configs on a problem, from the values of expressions.
 #include <algorithm>
 
 #include "costs.h"
@@ -18,6 +18,59 @@ Launch::Figures Launch::on(Problem& problem) const {
     }
     return result;
 }
+
+namespace {
+
+// Fill `moved` (N,) with the bytes between L2 and DRAM of N launches. extents: of each step, (steps, N). sizes: bytes
+// of each tensor, (tensors, N). Overwrites `concurrent` (N,) and `extents`. Rows must be dense.
+// kernrec/model/analytical/dram_traffic.py describes the model.
+void fill_moved(const Access& access, const double* blocks, double* concurrent, const Table<double>& extents,
+                const Table<const double>& sizes, double l2_bytes, double* moved) {
+    const int64_t count = sizes.columns;
+    std::vector<double> room(size_t(3 * count), 0.0);
+    double *const miss = room.data(), *const waves = miss + count, *const loads = waves + count;
+    for (int64_t tensor = 0; tensor < sizes.rows; tensor++) {
+        const double* const size = &sizes(tensor, 0);
+        for (int64_t i = 0; i < count; i++) miss[i] = miss[i] + size[i];
+    }
+    for (int64_t i = 0; i < count; i++) {
+        miss[i] = maximum(1.0 - l2_bytes / miss[i], 0.0);
+        concurrent[i] = minimum(concurrent[i], blocks[i]);
+        waves[i] = blocks[i] / concurrent[i];
+        moved[i] = 0.0;
+    }
+    // Replace the extent of each step by the fraction of it that a wave covers.
+    for (int64_t step = 0; step < extents.rows; step++) {
+        double* const extent = &extents(step, 0);
+        for (int64_t i = 0; i < count; i++) {
+            const double covered = minimum(concurrent[i], extent[i]) / extent[i];
+            concurrent[i] = maximum(concurrent[i] / extent[i], 1.0);
+            extent[i] = covered;
+        }
+    }
+    for (size_t number = 0; number < access.reads.size(); number++) {
+        const int64_t tensor = access.reads[number];
+        const double* const size = &sizes(tensor, 0);
+        const bool scratch = access.scratch[tensor];
+        std::copy_n(waves, count, loads);  // loads of the tensor over all waves
+        for (int64_t step = 0; step < extents.rows; step++) {
+            if (!access.axes[number * size_t(extents.rows) + size_t(step)]) continue;
+            const double* const covered = &extents(step, 0);
+            for (int64_t i = 0; i < count; i++) loads[i] = loads[i] * covered[i];
+        }
+        for (int64_t i = 0; i < count; i++) {
+            const double again = miss[i] * maximum(loads[i] - 1.0, 0.0);
+            moved[i] = moved[i] + size[i] * ((scratch ? miss[i] : 1.0) + again);
+        }
+    }
+    for (const int64_t tensor : access.writes) {
+        const double* const size = &sizes(tensor, 0);
+        const bool scratch = access.scratch[tensor];
+        for (int64_t i = 0; i < count; i++) moved[i] = moved[i] + (scratch ? size[i] * miss[i] : size[i]);
+    }
+}
+
+}  // namespace
 
 void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& rows, const Table<double>& work) const {
     const int64_t count = int64_t(rows.size()), tensor_count = int64_t(tensors.size());
@@ -60,16 +113,11 @@ void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& ro
         for (int64_t i = 0; i < count; i++) next[i] = next[i] * size;
         figure++, next += count;
     }
-    access.fill_moved(visits, together, extents, sizes, device.l2_bytes, &work(kDramBytes, 0));
+    fill_moved(access, visits, together, extents, sizes, device.l2_bytes, &work(kDramBytes, 0));
 }
 
 void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& rows, std::vector<double>& clocks,
                        std::vector<double>& joules) const {
-    if (!counted) {
-        for (size_t place = 0; place < rows.size(); place++)
-            if (performed[rows[place]]) clocks[place] = clocks[place] + start_clk;
-        return;
-    }
     const auto value = [&](int64_t loop, size_t offset, int64_t row) {
         return given ? (*given)(kLoops + 2 * loop + int64_t(offset), row)
                      : on_problem(size_t(3 + 2 * loop) + offset, row);
@@ -77,22 +125,20 @@ void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& ro
     for (size_t place = 0; place < rows.size(); place++) {
         const int64_t row = rows[place];
         if (!performed[row]) continue;
-        const double* const rates = &quick(0, row);
-        const int64_t step = quick.row_step;
+        clocks[place] = clocks[place] + start_clk;
+        if (!counted) continue;
         const double number = blocks(on_problem, row);
-        double busiest = rates[0], alone = rates[step], trips = 0.0, dynamic = rates[2 * step] * number;
+        double busiest = quick(0, row), alone = quick(1, row), trips = 0.0, dynamic = quick(2, row) * number;
         for (int64_t loop = 0; loop < loops; loop++) {
-            const double* const of_loop = rates + 3 * (loop + 1) * step;
             const double total = value(loop, 0, row), depth = value(loop, 1, row);
             trips = trips + depth;
-            busiest = busiest + of_loop[0] * depth;
-            alone = alone + of_loop[step] * depth;
-            dynamic = dynamic + of_loop[2 * step] * total;
+            busiest = busiest + quick(3 * loop + 3, row) * depth;
+            alone = alone + quick(3 * loop + 4, row) * depth;
+            dynamic = dynamic + quick(3 * loop + 5, row) * total;
         }
         const double per_sm = std::ceil(number / device.sms), rounds = std::ceil(per_sm / geometry(0, row));
         const double waits = trips * (device.memory_clk / maximum(geometry(2, row), 1.0));
-        clocks[place] =
-            clocks[place] + start_clk + maximum(per_sm * busiest, rounds * (maximum(alone, waits) + device.memory_clk));
+        clocks[place] = clocks[place] + maximum(per_sm * busiest, rounds * (maximum(alone, waits) + device.memory_clk));
         joules[place] = joules[place] + dynamic;
     }
 }
