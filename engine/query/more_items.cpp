@@ -52,65 +52,86 @@ std::vector<int64_t> chosen(int64_t low, int64_t high) {
     return numbers;
 }
 
-}  // namespace
+// Item counts at which trees are evaluated, to predict the time of a given item count.
+struct ItemPoints {
+    // Largest grid point at or below the item count, then `near` chosen counts up to the next grid point, then further
+    // grid points.
+    std::vector<int64_t> numbers{1};
+    size_t near = 0;  // 0 if the item count is a grid point
+    bool between = false;  // strictly between the first two of the `near` counts
 
-ItemPoints::ItemPoints(int64_t items, int64_t farthest) {
-    const int64_t low = grid_point(items);
-    std::vector<int64_t> grid{low};
-    while (grid.size() < 2 + kAhead || grid.back() < farthest) grid.push_back(next_grid_point(grid.back()));
-    if (low == items) {
-        numbers = std::move(grid);
-        return;
+    ItemPoints() = default;  // only the problem itself
+    ItemPoints(int64_t items, int64_t farthest) {
+        const int64_t low = grid_point(items);
+        std::vector<int64_t> grid{low};
+        while (grid.size() < 2 + kAhead || grid.back() < farthest) grid.push_back(next_grid_point(grid.back()));
+        if (low == items) {
+            numbers = std::move(grid);
+            return;
+        }
+        const std::vector<int64_t> every = chosen(low, grid[1]);
+        auto first = std::lower_bound(every.begin(), every.end(), items);
+        between = first == every.end() || *first != items;
+        if (between) --first;
+        numbers = {low};
+        numbers.insert(numbers.end(), first, every.end());
+        near = numbers.size() - 1;
+        numbers.insert(numbers.end(), grid.begin() + 2, grid.end());
     }
-    const std::vector<int64_t> every = chosen(low, grid[1]);
-    auto first = std::lower_bound(every.begin(), every.end(), items);
-    between = first == every.end() || *first != items;
-    if (between) --first;
-    numbers.push_back(low);
-    numbers.insert(numbers.end(), first, every.end());
-    near = numbers.size() - 1;
-    numbers.insert(numbers.end(), grid.begin() + 2, grid.end());
-}
 
-double ItemPoints::seconds(double own_s, const double* bounds, const Row<const double>& at_points) const {
-    const auto least = [&](size_t first, size_t end) {
-        double result = kInfinity;
-        for (size_t i = first; i < end; i++) result = minimum(result, at_points[int64_t(i)]);
-        return result;
-    };
-    const double upper = least(std::max(near, size_t(1)), numbers.size());
-    const double lower = minimum(at_points[0], upper);
-    if (near == 0) return lower;
-    const auto from = [&](size_t first) {
-        return first == near ? upper : maximum(minimum(least(first, near), upper), lower);
-    };
-    if (!between) return from(1);
-    const double below = bounds[1], above = bounds[2];
-    const double share = above > below ? std::min(std::max((own_s - below) / (above - below), 0.0), 1.0) : 1.0;
-    return from(1) + share * (from(2) - from(1));
-}
+    // own_s: monotonic bound at the given item count. bounds, at_points: bounds and predictions at `numbers`.
+    double seconds(double own_s, const double* bounds, const Row<const double>& at_points) const {
+        const auto least = [&](size_t first, size_t end) {
+            double result = kInfinity;
+            for (size_t i = first; i < end; i++) result = minimum(result, at_points[int64_t(i)]);
+            return result;
+        };
+        const double upper = least(std::max(near, size_t(1)), numbers.size());
+        const double lower = minimum(at_points[0], upper);
+        if (near == 0) return lower;
+        const auto from = [&](size_t first) {
+            return first == near ? upper : maximum(minimum(least(first, near), upper), lower);
+        };
+        if (!between) return from(1);
+        const double below = bounds[1], above = bounds[2];
+        const double share = above > below ? std::min(std::max((own_s - below) / (above - below), 0.0), 1.0) : 1.0;
+        return from(1) + share * (from(2) - from(1));
+    }
+};
 
-MoreItems::MoreItems(const std::vector<double>& flat, int64_t problems, int64_t alone, int64_t together,
-                     int64_t farthest) {
-    require(problems > 0 && !flat.empty() && int64_t(flat.size()) % problems == 0, "sizes: expected some per problem");
-    dims = int64_t(flat.size()) / problems;
-    require(alone < dims && together < dims && farthest > 0, "items: expected a dimension of the problems");
-    for (int64_t problem = 0; problem < problems; problem++) {
-        const double* const own = flat.data() + problem * dims;
-        const int64_t place = own[0] > 1.0 ? together : alone;
-        starts.push_back(int64_t(rows.size()) / dims);
-        rows.insert(rows.end(), own, own + dims);
-        points.emplace_back();
-        if (place < 0) continue;
-        require(own[place] >= 1.0 && own[place] < 9e15, "items: expected at least one");
-        for (const int64_t number : points.back().emplace(int64_t(own[place]), farthest).numbers) {
+// N problems of an op, each followed by the same problem with other numbers of items (rows, images or sequences). The
+// times at these points limit the time of the problem.
+struct MoreItems {
+    // flat: D sizes of each of the N problems. alone, together: dimension that counts the items if the first size
+    // is 1, or larger than 1 (-1: none). farthest: largest grid point to evaluate. It must not depend on the item
+    // count, because every further point can lower the predicted time.
+    MoreItems(const std::vector<double>& flat, int64_t problems, int64_t alone, int64_t together, int64_t farthest) {
+        require(problems > 0 && !flat.empty() && int64_t(flat.size()) % problems == 0,
+                "sizes: expected some per problem");
+        dims = int64_t(flat.size()) / problems;
+        require(alone < dims && together < dims && farthest > 0, "items: expected a dimension of the problems");
+        for (int64_t problem = 0; problem < problems; problem++) {
+            const double* const own = flat.data() + problem * dims;
+            const int64_t place = own[0] > 1.0 ? together : alone;
+            starts.push_back(int64_t(rows.size()) / dims);
             rows.insert(rows.end(), own, own + dims);
-            rows[rows.size() - size_t(dims - place)] = double(number);
+            require(place < 0 || (own[place] >= 1.0 && own[place] < 9e15), "items: expected at least one");
+            points.push_back(place < 0 ? ItemPoints() : ItemPoints(int64_t(own[place]), farthest));
+            for (const int64_t number : points.back().numbers) {
+                rows.insert(rows.end(), own, own + dims);
+                if (place >= 0) rows[rows.size() - size_t(dims - place)] = double(number);
+            }
         }
     }
-}
 
-namespace {
+    // Return the extents of the D dimensions, (D, P). Columns are problems and grid points.
+    Table<const double> sizes() const { return {rows.data(), dims, int64_t(rows.size()) / dims, 1, dims}; }
+
+    int64_t dims = 0;
+    std::vector<double> rows;
+    std::vector<int64_t> starts;  // column of each problem
+    std::vector<ItemPoints> points;
+};
 
 // Predicted seconds of N problems in S backends.
 class BackendTimes {
@@ -137,23 +158,20 @@ class BackendTimes {
             for (size_t i = 0; i < more.starts.size(); i++)
                 for (int64_t row = 0; row < backends_; row++) apply(row, more.starts[i], more.points[i]);
         };
-        each([&](int64_t row, int64_t start, const auto& points) {
-            for (int64_t at = start + (points ? 1 : 0); at <= start + (points ? 1 + int64_t(points->near) : 0); at++)
+        each([&](int64_t row, int64_t start, const ItemPoints& points) {
+            for (int64_t at = start + 1; at <= start + 1 + int64_t(points.near); at++)
                 near.push_back({row, at, kInfinity});
         });
         reader.fill(inputs, near, at_points);
-        each([&](int64_t row, int64_t start, const auto& points) {
-            if (!points) return;
-            const int64_t last = start + 1 + int64_t(points->near);
-            for (int64_t at = last + 1; at < start + 1 + int64_t(points->numbers.size()); at++)
+        each([&](int64_t row, int64_t start, const ItemPoints& points) {
+            const int64_t last = start + 1 + int64_t(points.near);
+            for (int64_t at = last + 1; at < start + 1 + int64_t(points.numbers.size()); at++)
                 far.push_back({row, at, at_points(row, last)});
         });
         reader.fill(inputs, far, at_points);
-        each([&](int64_t row, int64_t start, const auto& points) {
-            const double* const first = &at_points(row, start);
+        each([&](int64_t row, int64_t start, const ItemPoints& points) {
             seconds_.push_back(
-                !points ? *first
-                        : points->seconds(bounds[start], &bounds[start + 1], {first + 1, count - start - 1, 1}));
+                points.seconds(bounds[start], &bounds[start + 1], {&at_points(row, start + 1), count - start - 1, 1}));
         });
         for (const int64_t start : more.starts) {
             Problem problem{0.0, bound.row(kOverheadS)[start], bound.row(kWorkS)[start]};

@@ -276,7 +276,6 @@ struct Products {
 const Binding kBinding([](nb::module_& module) {
     nb::class_<Products>(module, "Products")
         .def(nb::init<const std::vector<double>&, Table<const double>, Table<const double>, nb::object, nb::object>())
-        .def("bound", [](const Products& self, const MoreItems& more) { return self.bound(more.sizes()); })
         .def("bound", &Products::bound);
     module.attr("PRODUCT_FIGURES") = int(kFigures);
     module.attr("TIMED_TILES") = kTimed;

@@ -197,7 +197,7 @@ class Kind:
     def bound(self, more: Any) -> Any:
         """Return minimum times and features of the problems in `more`. Input and result are objects of the engine."""
         if (products := getattr(self.features, "products", None)) is not None:
-            return products(self.device, self.layout).bound(more)
+            return products(self.device, self.layout).bound(more.sizes)
         return self.features.bound(self.device, more.sizes, self.layout).in_engine
 
     def reader(self, quantity: str, backends: tuple[str, ...], bound: Any) -> Reader:
