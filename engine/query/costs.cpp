@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "features.h"
+#include "learned_model.h"
 
 namespace kernrec::query {
 

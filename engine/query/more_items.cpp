@@ -8,8 +8,7 @@
 #include <algorithm>
 
 #include "bound.h"
-#include "features.h"
-#include "trees.h"
+#include "learned_model.h"
 
 namespace kernrec::query {
 namespace {

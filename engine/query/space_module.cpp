@@ -163,3 +163,14 @@ const Binding kBinding([](nb::module_& module) {
 
 }  // namespace
 }  // namespace kernrec::query
+
+namespace kernrec {
+
+// Add the submodule `kernrec._engine.query`.
+void bind_query(nanobind::module_& engine) {
+    nanobind::set_leak_warnings(false);  // plans and trees stay cached until the process ends
+    nanobind::module_ module = engine.def_submodule("query");
+    for (const auto bind : query::Binding::all()) bind(module);
+}
+
+}  // namespace kernrec
