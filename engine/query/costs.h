@@ -42,7 +42,7 @@ struct Launch {
 
     Space& space;
     const Access& access;
-    const Demand& demand;
+    Demand demand;
     const Device& device;
     int64_t loops;
     // Nodes of the number of blocks, the number of visited tiles (-1: one per block), the waits of the longest block,

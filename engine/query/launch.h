@@ -66,16 +66,7 @@ struct Device {
 };
 
 // Demand of a launch's variants, (variants, terms, quantities): of a block, then of a trip of each loop.
-struct Demand {
-    using Rates = nb::ndarray<const double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
-
-    Rates rates;
-    int64_t variants, terms, quantities;
-    bool grouped, stretched;  // stretched: with the quantity `kInTurn`
-
-    // Return the quantities of each term of a variant.
-    const double* of(int64_t variant) const { return rates.data() + variant * terms * quantities; }
-};
+using Demand = nb::ndarray<const double, nb::shape<-1, -1, kQuantityCount>, nb::c_contig, nb::device::cpu>;
 
 // Tensors that a launch reads and writes. For each read tensor, `axes` marks the grid's steps that change its tile.
 struct Access {

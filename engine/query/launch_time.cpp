@@ -71,32 +71,29 @@ KERNREC_INLINE double smooth_maximum(double a, double b) {
 // Some launches of a demand: their work, and the quantities that are computed from it.
 struct Block {
     Lanes work[kLoops];             // rows of `WorkRow`
-    Lanes total[kQuantityCount];    // quantities of the whole grid
+    Lanes total[kQuantityCount];       // quantities of the whole grid
     Lanes trips, longer;            // trips of an average block, and additional trips of the longest block
     Lanes longer_clk, first_clk;    // clocks of `longer`, and of the first tile's arithmetic between matmuls
-    Lanes each, barriers, peak, shares, block_clk, by_scheduler, shared_f64;
-    Lanes own_clk, alone, wait, dram_s, full, uneven, least, least_rest, together_share, sm_clk, in_turn_s, most;
+    Lanes each, barriers, peak, shares, block_clk, by_scheduler, shared_f64, most;
     Lanes pipe_clk[kPipes], times[kTimes];
 
     // Add the demand of all loops of one launch.
     KERNREC_INLINE void add_loops(const Demand& demand, int64_t loops, int64_t variant, const Table<const double>& all,
                                   int64_t column, int64_t i) {
-        const double* const rates = demand.of(variant);
+        const double* const rates = demand.data() + variant * int64_t(demand.shape(1)) * kQuantityCount;
         const double blocks = all(kBlocks, column), warps = all(kWarps, column);
         const double share = 1.0 / blocks, barrier_clk = maximum(kBarrierClk, kBarrierWarpClk * warps);
-        double sums[kQuantityCount] = {}, counted = 0.0, beyond = 0.0, beyond_clk = 0.0, between_clk = 0.0;
-        for (int64_t q = 0; q < kInTurn; q++) sums[q] = rates[q] * blocks;
-        if (demand.stretched) sums[kInTurn] = rates[kInTurn] * blocks;
+        double sums[kQuantityCount], counted = 0.0, beyond = 0.0, beyond_clk = 0.0, between_clk = 0.0;
+        for (int64_t q = 0; q < kQuantityCount; q++) sums[q] = rates[q] * blocks;
         for (int64_t loop = 1; loop <= loops; loop++) {
-            const double* const of_loop = rates + loop * demand.quantities;
+            const double* const of_loop = rates + loop * kQuantityCount;
             const double count = all(kLoops + 2 * (loop - 1), column);
-            for (int64_t q = 0; q < kInTurn; q++) sums[q] = sums[q] + of_loop[q] * count;
-            if (demand.stretched) sums[kInTurn] = sums[kInTurn] + of_loop[kInTurn] * count;
+            for (int64_t q = 0; q < kQuantityCount; q++) sums[q] = sums[q] + of_loop[q] * count;
             const double average = count * share;
             const double more = all(kLoops + 2 * (loop - 1) + 1, column) - average;
             counted = counted + average;
             beyond = beyond + more;
-            if (demand.grouped) between_clk = between_clk + of_loop[kBetweenGroups] * minimum(average, 1.0);
+            between_clk = between_clk + of_loop[kBetweenGroups] * minimum(average, 1.0);
             beyond_clk = beyond_clk + (of_loop[kAlone] / warps + of_loop[kBarriers] * barrier_clk) * more;
         }
         for (int64_t q = 0; q < kQuantityCount; q++) total[q][i] = sums[q];
@@ -111,6 +108,7 @@ struct Block {
             for (int64_t i = 0; i < kLanes; i++) pipe_clk[q][i] = total[q][i] * each[i];
         // Replace the pipes of shared memory and L1 by their common port.
         const auto clk = [&](int64_t q, int64_t i) { return total[q < kShared ? q : int64_t(kPort)][i] * each[i]; };
+        const bool few_f64 = device.few_f64;
         for (int64_t i = 0; i < kLanes; i++) peak[i] = clk(0, i), shares[i] = 0.0;
         for (int64_t q = 1; q <= kShared; q++)
             for (int64_t i = 0; i < kLanes; i++) peak[i] = maximum(peak[i], clk(q, i));
@@ -118,19 +116,19 @@ struct Block {
             for (int64_t i = 0; i < kLanes; i++) shares[i] = shares[i] + eighth_power(clk(q, i) / peak[i]);
         for (int64_t i = 0; i < kLanes; i++) {
             barriers[i] = total[kBarriers][i] * each[i];
-            block_clk[i] = maximum(peak[i] * eighth_root(shares[i]), barriers[i] * (kBarrierWarpClk * work[kWarps][i]));
-            by_scheduler[i] = block_clk[i], shared_f64[i] = 0.0;
-        }
-        if (!device.few_f64) return;
-        for (int64_t i = 0; i < kLanes; i++) {  // Clocks of the pipes that belong to one scheduler.
-            shared_f64[i] = eighth_power(total[kF64][i] * each[i] / peak[i]);
-            by_scheduler[i] = maximum(peak[i] * eighth_root(maximum(shares[i] - shared_f64[i], 0.0)),
-                                      barriers[i] * (kBarrierWarpClk * work[kWarps][i]));
+            const double in_barriers = barriers[i] * (kBarrierWarpClk * work[kWarps][i]);
+            block_clk[i] = maximum(peak[i] * eighth_root(shares[i]), in_barriers);
+            const double f64 = eighth_power(total[kF64][i] * each[i] / peak[i]);
+            shared_f64[i] = few_f64 ? f64 : 0.0;
+            by_scheduler[i] = maximum(peak[i] * eighth_root(maximum(shares[i] - shared_f64[i], 0.0)), in_barriers);
         }
     }
 
-    KERNREC_INLINE void share_pipes(const Device& device) {
-        const double memory_clk = device.memory_clk, sms = device.sms, dram_byte_s = device.dram_byte_s;
+    // Add the waits of blocks, and the work that is not spread evenly.
+    KERNREC_INLINE void add_waits(const Device& device) {
+        const double clock_hz = device.clock_hz, memory_clk = device.memory_clk, sms = device.sms;
+        const double dram_byte_s = device.dram_byte_s, slower = device.core_time, dram_time = device.dram_time;
+        const double l2_clk = device.l2_clk_per_sector, l2_latency_clk = device.l2_latency_clk;
         for (int64_t i = 0; i < kLanes; i++) {
             const double warps = work[kWarps][i];
             // Users of the pipes: whole blocks if barriers keep their warps together, otherwise warps.
@@ -141,76 +139,56 @@ struct Block {
             // Latency of an average block: its instructions in order, barriers, and loads that prefetching does not
             // hide.
             const double barrier_clk = maximum(kBarrierClk, kBarrierWarpClk * warps);
-            const double alone_clk = maximum(total[kAlone][i] * (each[i] / warps) + barriers[i] * barrier_clk, own);
+            const double alone = maximum(total[kAlone][i] * (each[i] / warps) + barriers[i] * barrier_clk, own);
             const double wait_clk = memory_clk / maximum(ahead, 1.0);
             const bool none_ahead = ahead == 0.0;
-            const double late = maximum(trips[i] * wait_clk - (none_ahead ? 0.0 : alone_clk), 0.0);
+            const double late = maximum(trips[i] * wait_clk - (none_ahead ? 0.0 : alone), 0.0);
             const double start_clk = none_ahead ? kStartClk : memory_clk + kBlockClk;
-            wait[i] = alone_clk - own + late + start_clk;
-            dram_s[i] = work[kDramBytes][i] * work[kDramSlowdown][i] * dram_byte_s;
+            const double wait = alone - own + late + start_clk;
+            const double dram_s = work[kDramBytes][i] * work[kDramSlowdown][i] * dram_byte_s;
             // In a round, an SM runs `together` blocks. While a block waits, other blocks use the pipes. So a round
             // takes the pipe time of one block, plus the longer of the waits of this block and the pipe time of the
             // others.
             const double per_sm = std::ceil(work[kBlocks][i] / sms);
             const double together = minimum(work[kConcurrent][i], per_sm);
-            full[i] = std::floor(per_sm / together);
-            const double rest = per_sm - full[i] * together;
-            uneven[i] = rest > 0.0 ? 1.0 : 0.0;
+            const double full = std::floor(per_sm / together), rest = per_sm - full * together;
+            const double uneven = rest > 0.0 ? 1.0 : 0.0;
             const double busy = occupied_clk(together, block_clk[i], by_scheduler[i], shared_f64[i], warps);
             const double busy_rest = occupied_clk(rest, block_clk[i], by_scheduler[i], shared_f64[i], warps);
             // While a scheduler runs one warp's arithmetic between tensor instructions, its tensor core is idle. A
             // block of warpgroups has no work before its first tiles arrive, so no matmul hides the arithmetic then.
             double between = total[kBetween][i] * (4.0 * each[i] / warps);
-            const double exposed =
+            const double unhidden =
                 kGroupsShare * (total[kBetweenGroups][i] * each[i]) + (1.0 - kGroupsShare) * first_clk[i] + start_clk;
-            between = first_clk[i] > 0.0 ? between + exposed : between;
-            least[i] = busy + between;
-            least_rest[i] = maximum(busy_rest + between, own);
-            own_clk[i] = own, alone[i] = alone_clk, together_share[i] = together_part;
-            sm_clk[i] =
-                full[i] * round_clk(own, wait[i], least[i]) + uneven[i] * round_clk(own, wait[i], least_rest[i]);
-            times[kBusy][i] = full[i] * busy + busy_rest;
-            in_turn_s[i] = 0.0;
-        }
-    }
-
-    // Add the waits of blocks whose warps wait for DRAM or one pipe, while other pipes idle.
-    KERNREC_INLINE void take_turns(const Device& device) {
-        const double clock_hz = device.clock_hz, chip_hz = clock_hz * device.sms;
-        for (int64_t i = 0; i < kLanes; i++) {
+            between = first_clk[i] > 0.0 ? between + unhidden : between;
+            const double least = busy + between, least_rest = maximum(busy_rest + between, own);
+            const auto rounds_clk = [&](double waited) __attribute__((always_inline)) {
+                return full * round_clk(own, waited, least) + uneven * round_clk(own, waited, least_rest);
+            };
+            // Add the waits of blocks whose warps wait for DRAM or one pipe, while other pipes idle.
             const double in_turn_clk = total[kInTurn][i] * each[i];
-            const double in_turn = own_clk[i] + maximum(in_turn_clk - block_clk[i], 0.0) * together_share[i];
-            const double longest = maximum(alone[i], in_turn);
-            const double exposed =
-                exposed_clk(longest, wait[i] - (alone[i] - own_clk[i]), dram_s[i] * chip_hz * each[i]);
-            wait[i] = wait[i] + (longest - alone[i]) + (in_turn_clk > 0.0 ? exposed * together_share[i] : 0.0);
-            const double in_turns = full[i] * round_clk(own_clk[i], wait[i], least[i]) +
-                                    uneven[i] * round_clk(own_clk[i], wait[i], least_rest[i]);
-            in_turn_s[i] = (in_turns - sm_clk[i]) / clock_hz;
-            sm_clk[i] = in_turns;
-        }
-    }
-
-    KERNREC_INLINE void finish(const Device& device) {
-        const double clock_hz = device.clock_hz, memory_clk = device.memory_clk, slower = device.core_time;
-        const double l2_clk = device.l2_clk_per_sector, l2_latency_clk = device.l2_latency_clk;
-        const double dram_time = device.dram_time;
-        for (int64_t i = 0; i < kLanes; i++) {
+            const double in_turn = own + maximum(in_turn_clk - block_clk[i], 0.0) * together_part;
+            const double longest = maximum(alone, in_turn);
+            const double exposed = exposed_clk(longest, wait - (alone - own), dram_s * (clock_hz * sms) * each[i]);
+            const double waited = wait + (longest - alone) + (in_turn_clk > 0.0 ? exposed * together_part : 0.0);
+            const double in_turns = rounds_clk(waited), sm_clk = rounds_clk(wait);
             // Add the time for which the longest block runs after all other blocks have ended.
-            const double wait_clk = memory_clk / maximum(work[kPrefetch][i], 1.0);
             const double clk =
-                sm_clk[i] + maximum(longer_clk[i], longer[i] * wait_clk) + work[kLoneWaits][i] * l2_latency_clk;
+                in_turns + maximum(longer_clk[i], longer[i] * wait_clk) + work[kLoneWaits][i] * l2_latency_clk;
             const double l2_s = maximum(total[kSectors][i] * l2_clk, work[kSerialClk][i]) * (1.0 / clock_hz);
             times[kCoreTime][i] = smooth_maximum(clk / clock_hz, l2_s) * slower;
-            times[kDramTime][i] = dram_s[i] * dram_time;
+            times[kDramTime][i] = dram_s * dram_time;
             times[kCoreJoules][i] = total[kCoreJ][i];
-            times[kBusy][i] = times[kBusy][i] / clock_hz * slower;
-            times[kLatency][i] = (full[i] + uneven[i]) * (own_clk[i] + wait[i]) / clock_hz * slower;
+            times[kBusy][i] = (full * busy + busy_rest) / clock_hz * slower;
+            times[kLatency][i] = (full + uneven) * (own + waited) / clock_hz * slower;
             times[kL2Time][i] = l2_s * slower;
-            times[kInTurnTime][i] = in_turn_s[i] * slower;
-            times[kResource][i] = 0.0;
-            most[i] = pipe_clk[0][i];
+            times[kInTurnTime][i] = (in_turns - sm_clk) / clock_hz * slower;
         }
+    }
+
+    // Set the resource that takes longest.
+    KERNREC_INLINE void find_bottleneck() {
+        for (int64_t i = 0; i < kLanes; i++) times[kResource][i] = 0.0, most[i] = pipe_clk[0][i];
         for (int64_t q = 1; q < kPipes; q++)
             for (int64_t i = 0; i < kLanes; i++) {
                 times[kResource][i] = pipe_clk[q][i] > most[i] ? double(q) : times[kResource][i];
@@ -240,9 +218,8 @@ constexpr auto kCompute = [](Block* block, const Demand* demand, const Device* d
         block->add_loops(*demand, loops, variants[column], work, column, i);
     }
     block->combine_pipes(*device);
-    block->share_pipes(*device);
-    if (demand->stretched) block->take_turns(*device);
-    block->finish(*device);
+    block->add_waits(*device);
+    block->find_bottleneck();
 };
 
 }  // namespace

@@ -161,13 +161,13 @@ void make_launch(Launch* self, Space& space, const Access& access, const Demand&
     for (const auto& [name, elements, element_bytes] : tensors)
         launch.tensors.push_back({elements.is_none() ? name : nb::none(), node(elements), element_bytes});
     const int64_t configs = space.count(), further = 3 + 2 * loops;
-    require(loops >= 0 && loops < demand.terms && int64_t(figures.size()) == further + access.steps &&
+    require(loops >= 0 && loops < int64_t(demand.shape(1)) && int64_t(figures.size()) == further + access.steps &&
                 tensors.size() == access.scratch.size(),
             "launch: expected the figures of its loops and the tensors of its access");
-    require(demand.variants > 0 && variants.size == configs && all_within(variants, 0, demand.variants) &&
-                performed.size == configs,
+    require(int64_t(demand.shape(0)) > 0 && variants.size == configs &&
+                all_within(variants, 0, int64_t(demand.shape(0))) && performed.size == configs,
             "launch: expected a variant of each config");
-    require(geometry.rows == 3 && geometry.columns == configs && quick.rows == 3 * demand.terms &&
+    require(geometry.rows == 3 && geometry.columns == configs && quick.rows == 3 * int64_t(demand.shape(1)) &&
                 quick.columns == configs &&
                 (!given || (given->rows == kLoops + 2 * loops && given->columns == configs)),
             "launch: expected the geometry of each config");
@@ -199,23 +199,16 @@ const Binding kBinding([](nb::module_& module) {
                  new (self) Device{clock_hz,       sms,     l2_bytes,  dram_byte_s, memory_clk, l2_clk_per_sector,
                                    l2_latency_clk, few_f64, core_time, dram_time};
              });
-    nb::class_<Demand>(module, "Demand")
-        .def("__init__", [](Demand* self, Demand::Rates rates, bool grouped, bool stretched) {
-            const int64_t quantities = int64_t(rates.shape(2));
-            require(rates.shape(1) > 0 && quantities >= (stretched ? kQuantityCount : kInTurn),
-                    "rates: expected (variants, terms, Q)");
-            new (self) Demand{rates, int64_t(rates.shape(0)), int64_t(rates.shape(1)), quantities, grouped, stretched};
-        });
     nb::class_<Launch>(module, "Launch")
-        .def("__init__", &make_launch, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
-             nb::keep_alive<1, 5>(), nb::keep_alive<1, 11>(), nb::keep_alive<1, 12>(), nb::keep_alive<1, 15>());
+        .def("__init__", &make_launch, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 5>(),
+             nb::keep_alive<1, 11>(), nb::keep_alive<1, 12>(), nb::keep_alive<1, 15>());
     module.def("launch_times", [](const Demand& demand, const Device& device, int64_t loops,
                                   const Row<const int64_t>& variants, const Table<const double>& work,
                                   const Table<double>& pipe_clk, const Table<double>& times) {
         const int64_t count = variants.size;
-        require(loops >= 0 && loops < demand.terms && work.rows >= kLoops + 2 * loops && work.columns == count &&
-                    pipe_clk.rows == kPipes && pipe_clk.columns == count && times.rows == kTimes &&
-                    times.columns == count && all_within(variants, 0, demand.variants),
+        require(loops >= 0 && loops < int64_t(demand.shape(1)) && work.rows >= kLoops + 2 * loops &&
+                    work.columns == count && pipe_clk.rows == kPipes && pipe_clk.columns == count &&
+                    times.rows == kTimes && times.columns == count && all_within(variants, 0, int64_t(demand.shape(0))),
                 "launches: expected variants of the demand, and as many columns everywhere");
         launch_times(demand, device, loops, variants, work, pipe_clk, times);
     });

@@ -93,7 +93,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "an array of another type": lambda: query.least_seconds(np.zeros((51, 1), np.float32), 1.0, 1.0, np.zeros(1)),
     "quantities without all rows": lambda: query.least_seconds(np.zeros((3, 1)), 1.0, 1.0, np.zeros(1)),
     "a variant outside": lambda: query.launch_times(
-        query.Demand(np.zeros((1, 1, len(QUANTITIES))), False, True), query.Device(*[1.0] * 7, False, 1.0, 1.0), 0,
+        np.zeros((1, 1, len(QUANTITIES))), query.Device(*[1.0] * 7, False, 1.0, 1.0), 0,
         integers(-1), np.ones((11, 1)), np.empty((len(PIPES), 1)), np.empty((8, 1)),
     ),
 }  # fmt: skip
@@ -126,7 +126,7 @@ def test_nan_input_at_a_leaf_does_not_read_beyond_the_tree(bits):
 @pytest.mark.parametrize("figure", [0.0, -1.0, 1e300, np.inf, np.nan])
 def test_nan_infinite_or_negative_launch_inputs_do_not_crash_the_engine(figure):
     work, times = np.full((13, 1), figure), np.zeros((8, 1))
-    demand = query.Demand(np.full((1, 2, len(QUANTITIES)), figure), True, True)
+    demand = np.full((1, 2, len(QUANTITIES)), figure)
     device = query.Device(*[1.0] * 7, True, 1.0, 1.0)
     query.launch_times(demand, device, 1, integers(0), work, np.empty((len(PIPES), 1)), times)
     assert times.dtype == np.float64

@@ -27,7 +27,7 @@ def launch(configs: int = 2, **changed: Any) -> tuple[Any, Any]:
     arguments = {
         "space": query.Space({"a": np.arange(1, configs + 1)}, None, {}, {}, [], [], configs),
         "access": query.Access(integers(0), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)),
-        "demand": query.Demand(np.ones((1, 1, len(QUANTITIES))), False, True),
+        "demand": np.ones((1, 1, len(QUANTITIES))),
         "device": query.Device(*[1.0] * 7, False, 1.0, 1.0), "loops": 0,
         "figures": [literal(1), None, literal(1), None], "tensors": [("x", None, 0.0)],
         "variant": np.zeros(configs, np.int64), "performed": np.ones(configs, bool), "geometry": np.ones((3, configs)),

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from kernrec.gpu import GPU
 from kernrec.model.analytical.microarchitecture import microarchitecture
 from kernrec.model.analytical.power import PowerModel
-from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = NDArray[np.int64]
@@ -108,31 +107,15 @@ class Demand:
     """Arrays of shape (quantities, C): one array for a block, then one array for an iteration of each loop."""
 
     @cached_property
-    def grouped(self) -> bool:
-        return any(bool(rates[BETWEEN_GROUPS].any()) for rates in self.rates)
-
-    @cached_property
-    def stretched(self) -> bool:
-        return any(bool(rates[IN_TURN].any()) for rates in self.rates)
-
-    @cached_property
     def by_variant(self) -> Floats:
         """Return `rates` as one array of shape (C, 1 + loops, quantities)."""
-        quantities = len(QUANTITIES) - (not self.stretched)
-        by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
-        for term, rates in enumerate(self.rates):
-            by_variant[:, term] = rates[:quantities].T
-        return by_variant
+        return np.ascontiguousarray(np.transpose(self.rates, (2, 0, 1)))
 
     @cached_property
     def first_alike(self) -> Array:
         """Return, for each code variant, the index of the first code variant with equal rates."""
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
-
-    @cached_property
-    def in_engine(self) -> Any:
-        return query.Demand(self.by_variant, self.grouped, self.stretched)
 
 
 def demand(

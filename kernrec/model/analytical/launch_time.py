@@ -180,7 +180,7 @@ def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
     # `demand` and `work` may have different numbers of loops, so use only the loops in both.
     loops = min(len(demand.rates) - 1, (len(work.rows) - LOOPS) // 2)
-    query.launch_times(demand.in_engine, device(gpu), loops, work.variants, work.rows, pipe_clk, times)
+    query.launch_times(demand.by_variant, device(gpu), loops, work.variants, work.rows, pipe_clk, times)
     return LaunchTime._make([pipe_clk, *times, work.rows[DRAM_BYTES]])
 
 

@@ -134,7 +134,7 @@ def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGe
     return query.Launch(
         table.space.in_engine,
         access.in_engine,
-        launch.demand.in_engine,
+        launch.demand.by_variant,
         table.device,
         len(launch.loops),
         figures,

@@ -185,7 +185,7 @@ def turns_clk(own: float, wait: float, customers: int) -> float:
         terms=(blocks, blocks), depth=(np.ones(1),), concurrent=blocks, prefetch=np.zeros(1), overlapped=np.zeros(1)
     )
     device = query.Device(1.0, 1.0, 1.0, 0.0, wait - start_clk, 0.0, 0.0, False, 1.0, 1.0)
-    demand, pipe_clk = work(fma=own).in_engine, np.empty((len(PIPES), 1))
+    demand, pipe_clk = work(fma=own).by_variant, np.empty((len(PIPES), 1))
     query.launch_times(demand, device, 1, shape.variants, shape.rows, pipe_clk, times)
     return float(times[0, 0])
 
