@@ -221,26 +221,30 @@ class Batch {
     [[noreturn]] void fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp);
 
     // Scheduling
-    void run_all();
+    struct Barrier {
+        int64_t arrived = 0;  // threads that do not wait
+        std::optional<int64_t> expected;  // threads; no value: all of the block
+        std::vector<Waiting> waiting;
+    };
+    bool is_live(uint32_t lane) const { return live_[lane / kWarp] >> lane % kWarp & 1; }
     void execute(const BasicBlock& block);
     int32_t lowest();
-    bool select(int32_t block);
-    void finish(const BasicBlock& block, uint32_t index, bool uniform, int32_t& position);
-    void release();
-    void open(uint32_t block, int32_t number, const std::vector<uint32_t>& waiting);
-    void update_live();
+    bool must_wait(const BasicBlock& block, uint32_t warp, uint32_t mask, int32_t position);
+    uint32_t select(int32_t position);
+    void finish(const BasicBlock& block, int32_t index);
+    void reach_barrier(const BasicBlock& block, uint32_t warp, uint32_t mask, int32_t after);
+    void open(const Barrier& barrier);
     [[noreturn]] void fail_deadlocked();
     bool spinning(uint32_t lane) const;
     bool incomplete_warpgroup(uint32_t warp, int32_t position) const;
     // Return the lanes of `mask` that may test a barrier phase now. Pause the other lanes of `mask`.
     uint32_t ready(const PhaseTest& test, uint32_t warp, uint32_t mask);
-    bool all_ready(const PhaseTest& test, int32_t position);
     void wake();
     bool advance_work();
     void break_stall();
     [[noreturn]] void fail_stalled();
     void reach_cluster_barrier(const BasicBlock& block, uint32_t warp, uint32_t mask, uint32_t after);
-    void release_blocks();
+    void release_barriers();
     void release_clusters();
     void end_blocks(const BasicBlock& block);
 
@@ -253,19 +257,11 @@ class Batch {
     uint32_t shared_stride_ = 0, local_stride_ = 0, argument_stride_ = 0;
     std::vector<int64_t> block_numbers_;
     std::vector<uint32_t> live_;  // mask of the live lanes of each warp
-    uint32_t live_count_ = 0, live_warps_ = 0;
-    std::vector<int32_t> positions_;  // basic block of each lane, while lanes diverge
-    std::vector<uint8_t> parked_;  // whether each lane waits for other lanes of its warp
-    bool any_parked_ = false;
+    std::vector<int32_t> positions_;  // next basic block of each lane
+    std::vector<uint32_t> parked_;  // mask of the lanes of each warp that wait for other lanes of the warp
     uint64_t executed_ = 0;  // number of instructions before the current basic block
     uint32_t first_of_block_ = 0;
-    std::vector<int32_t> waiting_at_;  // barrier of each lane, or -1
-    std::vector<int32_t> resume_;
-    bool any_waiting_ = false;
-    struct Barrier {
-        int64_t arrived = 0;  // threads that do not wait
-        std::optional<int64_t> expected;  // threads; no value: all of the block
-    };
+    std::vector<int32_t> resume_;  // basic block of each lane after a cluster barrier
     std::map<std::pair<uint32_t, int64_t>, Barrier> barriers_;  // keyed by block and number
     std::vector<uint32_t> tried_;  // failed trips of each lane through a spin loop
     bool has_spins_ = false;

@@ -286,19 +286,20 @@ void Checks::pass_warps(Batch& batch, const BasicBlock& block, uint32_t source) 
     });
 }
 
-void Checks::open(const Batch& batch, uint32_t block, int32_t number, const std::vector<int32_t>& waiting_at,
-                  const std::vector<int32_t>& resume) {
-    for (uint32_t warp = block * warps_per_block_; warp < (block + 1) * warps_per_block_; warp++) {
-        int32_t place = -1;
-        for (uint32_t lane = warp * kWarp; lane < (warp + 1) * kWarp; lane++) {
-            if (waiting_at[lane] != number) continue;
-            if (place < 0) place = resume[lane];
-            if (resume[lane] == place) continue;
-            const auto source = [&](int32_t at) { return int64_t(batch.program.blocks[at - 1].end_source); };
-            watch_.add({"barrier", source(resume[lane]), source(place), batch.block_text(lane), batch.thread_text(lane),
-                        "", batch.thread_text(warp * kWarp), "", 0, 0});
-            break;
+void Checks::open(const Batch& batch, const std::vector<Waiting>& waiting) {
+    const Waiting* first = nullptr;  // first lanes of a warp
+    bool reported = false;
+    const auto source = [&](const Waiting& lanes) { return int64_t(batch.program.blocks[lanes.after - 1].end_source); };
+    for (const Waiting& lanes : waiting) {
+        if (!first || first->warp != lanes.warp) {
+            first = &lanes;
+            reported = false;
         }
+        if (reported || lanes.after == first->after) continue;
+        const uint32_t lane = lanes.warp * kWarp + uint32_t(__builtin_ctz(lanes.mask));
+        watch_.add({"barrier", source(lanes), source(*first), batch.block_text(lane), batch.thread_text(lane), "",
+                    batch.thread_text(lanes.warp * kWarp), "", 0, 0});
+        reported = true;
     }
 }
 

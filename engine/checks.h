@@ -89,8 +89,8 @@ class Checks {
     void start_copies(const std::vector<Resolved>& targets, uint32_t bytes);
     void end_copy(uint32_t lane, size_t place, uint32_t bytes);
     // Check a completed barrier: the lanes of a warp must have waited at the same instruction.
-    void open(const Batch& batch, uint32_t block, int32_t number, const std::vector<int32_t>& waiting_at,
-              const std::vector<int32_t>& resume);
+    // waiting: lanes at the barrier, in ascending order.
+    void open(const Batch& batch, const std::vector<Waiting>& waiting);
 
   private:
     void pass_warps(Batch& batch, const BasicBlock& block, uint32_t source);

@@ -156,6 +156,18 @@ auto for_width(uint32_t width, Call call) {
     }
 }
 
+// Call a function with (value, mask) for each distinct value that the lanes of a mask have. values: of a warp's lanes.
+template <class Each>
+void each_distinct(const uint32_t* values, uint32_t mask, Each each) {
+    while (mask) {
+        const uint32_t value = values[__builtin_ctz(mask)];
+        uint32_t same = 0;
+        for (const uint32_t lane : LanesOf(mask)) same |= uint32_t(values[lane] == value) << lane;
+        each(value, same);
+        mask &= ~same;
+    }
+}
+
 // Call a function once per warp with (warp, first lane, mask). Return the number of warps.
 template <class Each>
 inline uint64_t each_warp(Batch& batch, const Instruction& ins, Each each) {

@@ -58,6 +58,12 @@ struct LanePlace {
     uint32_t warp() const { return lane / kWarp; }
 };
 
+// Lanes of a warp that wait at a barrier, and the basic block that follows the barrier.
+struct Waiting {
+    uint32_t warp, mask;
+    int32_t after;
+};
+
 // Byte range of the batch's shared memory.
 struct Span {
     std::size_t first, end;

@@ -66,17 +66,6 @@ uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
     return mask & ~held;
 }
 
-bool Batch::all_ready(const PhaseTest& test, int32_t position) {
-    bool all = true;
-    for (uint32_t warp = 0; warp < warp_count; warp++) {
-        if (!live_[warp]) continue;
-        all &= ready(test, warp, live_[warp]) == live_[warp];
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            if (live_[warp] >> lane & 1) positions_[warp * kWarp + lane] = position;
-    }
-    return all;
-}
-
 // Let lanes test again if a phase completed since they were last woken.
 void Batch::wake() {
     if (work_->mbarriers.completed_phases() == completed_) return;

@@ -14,14 +14,8 @@ template <class Each>
 void each_group(Batch& batch, const Instruction& ins, Each each) {
     const uint32_t* members = ins.b ? batch.row<uint32_t>(ins.b) : nullptr;
     each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
-        while (mask) {
-            uint32_t group = mask;
-            for (uint32_t rest = members ? mask & (mask - 1) : 0; rest; rest &= rest - 1)
-                if (members[first + __builtin_ctz(rest)] != members[first + __builtin_ctz(mask)])
-                    group &= ~(rest & -rest);
-            each(warp, first, group);
-            mask &= ~group;
-        }
+        if (!members) return each(warp, first, mask);
+        each_distinct(members + first, mask, [&](uint32_t, uint32_t group) { each(warp, first, group); });
     });
 }
 
