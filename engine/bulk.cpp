@@ -288,7 +288,6 @@ void decode_bulk(Decoder& decoder, const Source& ins) {
         made.immediate = literal(ins.operands[0], "wait_group without a literal");
         made.mode = ins.has("read");
     } else {
-        decoder.need_lane_address();
         BulkForm form;
         Operands operands = ins.operands;
         if (ins.has("cache_hint") && !operands.empty()) operands.pop_back();

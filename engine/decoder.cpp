@@ -126,6 +126,8 @@ Row Decoder::plain(const Operand& operand) {
     if (operand.kind == OperandKind::kRegister) return register_row(operand.id);
     if (operand.kind == OperandKind::kSpecial) {
         if (const std::string& name = launch_.special_names[operand.id]; is_clock(name)) return clock(operand, name);
+        if (const int64_t fixed = launch_.special_values[operand.id]; fixed >= 0)
+            return constant(uint32_t(operand.value), uint64_t(fixed));
         Row& row = specials_[operand.id];
         if (!row) {
             row = new_row(uint32_t(operand.value));
@@ -266,38 +268,6 @@ bool Decoder::result_is_read() const {
     });
 }
 
-// Find the registers that are live at the start of the kernel.
-void Decoder::find_unassigned() {
-    const size_t count = program_.blocks.size();
-    std::vector<std::vector<size_t>> before(count + 1);  // predecessors of each block
-    std::vector<std::vector<bool>> live(count, std::vector<bool>(widths_.size())), written = live;
-    std::vector<std::pair<size_t, uint32_t>> found;  // live registers, to check in predecessors
-    const auto read = [&](size_t block, uint32_t id) {
-        if (written[block][id] || live[block][id]) return;
-        live[block][id] = true;
-        found.emplace_back(block, id);
-    };
-    for (size_t i = 0; i < count; i++) {
-        const BasicBlock& block = program_.blocks[i];
-        for (uint32_t number = block.first; number < block.first + block.count; number++) {
-            const RegistersOf registers = registers_of(program_.sources[number]);
-            for (uint32_t id : registers.reads) read(i, id);
-            for (uint32_t id : registers.writes)
-                if (program_.sources[number].guard < 0) written[i][id] = true;
-        }
-        for (uint32_t target : block.targets) before[target].push_back(i);
-        const bool leaves = block.end == End::kExit || block.end == End::kTrap || block.end == End::kBranch;
-        if (block.end != End::kIndexedBranch && !(leaves && !block.guard)) before[i + 1].push_back(i);
-    }
-    while (!found.empty()) {
-        const auto [block, id] = found.back();
-        found.pop_back();
-        for (size_t previous : before[block]) read(previous, id);
-    }
-    for (uint32_t id = 0; count && id < widths_.size(); id++)
-        if (live[0][id] && registers_[id]) program_.unassigned.push_back(id);
-}
-
 void Decoder::instruction() {
     const Source& from = ins();
     auto builder = builders().end();
@@ -399,6 +369,7 @@ void Decoder::refuse_when_run(const std::string& text) {
 
 void Decoder::decode() {
     watched_.resize(widths_.size());
+    program_.lane_address = new_row(64);
     bool watches = false;
     for (const Source& from : program_.sources) {
         program_.has_tensor_fences |=
@@ -449,7 +420,9 @@ void Decoder::decode() {
         }
     }
     program_.registers = registers_;
-    find_unassigned();
+    const auto is_unused = [&](uint32_t id) { return !registers_.at(id); };
+    std::vector<uint32_t>& unassigned = program_.unassigned;
+    unassigned.erase(std::remove_if(unassigned.begin(), unassigned.end(), is_unused), unassigned.end());
 }
 
 }  // namespace kernrec

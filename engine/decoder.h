@@ -34,10 +34,6 @@ class Decoder {
     Row value(const Operand& operand, std::string_view type);
     // Return an access at the address in an operand, with the guard of the current instruction.
     Instruction access(const Operand& address, Space space);
-    // Reserve a row for one lane's address that an operation computes.
-    void need_lane_address() {
-        if (!program_.lane_address) program_.lane_address = new_row(64);
-    }
     BasicBlock& block() { return *block_; }
 
     // Append an operation of the current instruction, with its guard.
@@ -59,7 +55,6 @@ class Decoder {
     void drop_result(size_t first);
     void refuse_when_run(const std::string& text);
     void watch_warpgroup_registers(uint32_t first, uint32_t stop);
-    void find_unassigned();
     void guard(Row& predicate, bool& inverted);
     std::vector<bool> watched_;  // indexed by register: whether wgmma.mma_async uses it
 

@@ -48,7 +48,8 @@ class Kernel {
            const std::vector<uint32_t>& grid, const std::vector<uint32_t>& block, uint32_t blocks_per_batch,
            const std::vector<uint32_t>& sizes, nb::bytes constants, nb::bytes parameters, uint64_t budget, bool count,
            bool check_races, const std::vector<uint32_t>& cluster, uint32_t registers,
-           const std::vector<int64_t>& watched, const std::vector<uint32_t>& unneeded) {
+           const std::vector<int64_t>& watched, const std::vector<uint32_t>& unneeded,
+           const std::vector<uint32_t>& unassigned) {
         std::copy_n(grid.begin(), 3, launch_.grid);
         std::copy_n(block.begin(), 3, launch_.block);
         std::copy_n(cluster.begin(), 3, launch_.cluster);
@@ -90,6 +91,7 @@ class Kernel {
             made.spins = row[4];
             made.goes_on = row[5];
         }
+        program_.unassigned = unassigned;
         program_.hands_over = Handovers::hands_over(program_);
         Decoder(program_, launch_, widths).decode();
     }
@@ -331,7 +333,7 @@ NB_MODULE(_engine, module) {
                       const std::vector<uint32_t>&, const std::vector<std::string>&, const std::vector<int64_t>&,
                       const std::vector<int64_t>&, const std::vector<uint32_t>&, const std::vector<uint32_t>&, uint32_t,
                       const std::vector<uint32_t>&, nb::bytes, nb::bytes, uint64_t, bool, bool,
-                      const std::vector<uint32_t>&, uint32_t, const std::vector<int64_t>&,
+                      const std::vector<uint32_t>&, uint32_t, const std::vector<int64_t>&, const std::vector<uint32_t>&,
                       const std::vector<uint32_t>&>())
         .def_prop_ro("unsupported", &Kernel::unsupported)
         .def("set_parameters", &Kernel::set_parameters)

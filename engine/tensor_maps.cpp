@@ -118,7 +118,6 @@ void copy_and_release(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kTensormap({"tensormap"}, [](Decoder& decoder, const Source& ins) {
-    decoder.need_lane_address();
     if (ins.modifiers[0] == "replace" && ins.modifiers[1] == "tile") {
         const Field& field = entry_of(
             kFields, [&](const Field& each) { return ins.modifiers[2] == each.name; }, "the field " + ins.modifiers[2]);

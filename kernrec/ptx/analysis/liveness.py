@@ -92,10 +92,11 @@ def _successors(function: Function) -> list[list[int]]:
     following = []
     for block in function.blocks:
         last, after = block.instructions[-1], []
-        if last.opcode == "bra" and isinstance(last.operands[0], Symbol):
-            after.append(function.block_index[last.operands[0].name])
-        if last.opcode == "brx" and isinstance(last.operands[1], Symbol):
-            after += [function.block_index[label] for label in function.tables.get(last.operands[1].name, ())]
+        targets = [operand.name for operand in last.operands if isinstance(operand, Symbol)]
+        if last.opcode == "bra":
+            after += [function.block_index[name] for name in targets if name in function.block_index]
+        if last.opcode == "brx":
+            after += [function.block_index[label] for name in targets for label in function.tables.get(name, ())]
         leaves = last.opcode in ("bra", "exit", "ret", "trap", "brx") and last.predicate is None
         if not leaves:
             after.append(block.index + 1)

@@ -159,7 +159,7 @@ class Emulation:
             self.grid, size, self.blocks_per_batch, [layout.shared_bytes, layout.local_bytes, layout.argument_bytes],
             layout.constants, layout.parameters, options.budget, options.count, options.check_races,
             self._clusters.extents, registers_at_launch(self.function.directives) or 0, list(options.watched),
-            unneeded,
+            unneeded, code.unassigned,
         )  # fmt: skip
 
     def _add_memory(self, layout: LaunchLayout) -> None:

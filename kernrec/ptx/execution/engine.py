@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernrec.ptx.analysis.dependence import spins
+from kernrec.ptx.analysis.liveness import live_before
 from kernrec.ptx.ir.operand import (
     Address,
     Immediate,
@@ -77,6 +78,8 @@ class Code(NamedTuple):
     instruction, if the block only waits for other threads, and if it shares machine code with the previous block.
     """
     widths: list[int]
+    unassigned: list[int]
+    """Registers that a thread may read before it writes them."""
     specials: list[str]
     symbols: list[str]
 
@@ -129,7 +132,9 @@ class _Encoder:
         widths = [register_width(function.register_type(name) or "b32") for name in self._registers]
         names = [name.split(".") for name in self._names]
         code, values, parts = (np.array(rows, np.int64) for rows in (instructions, operands, blocks))
-        return Code(names, code, values, parts, widths, [*self._specials], [*self._symbols])
+        live = live_before(function)[0] if function.blocks else ()
+        unassigned = sorted(self._registers[name] for name in live if name in self._registers)
+        return Code(names, code, values, parts, widths, unassigned, [*self._specials], [*self._symbols])
 
     def _register(self, name: str) -> int:
         return self._registers.setdefault(name, len(self._registers))
