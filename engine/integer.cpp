@@ -240,7 +240,9 @@ Form plain() {
 }
 template <const auto& op, int sources>
 Form logic() {
-    const auto run = [](const std::string& type) { return type == "pred" ? flagwise<op> : of_type<op, sources>(type); };
+    const auto run = [](const std::string& type) {
+        return type == "pred" ? lanewise<op, bool, sources>() : of_type<op, sources>(type);
+    };
     return {run, std::vector<Kind>(sources + 1, kT)};
 }
 
@@ -300,27 +302,20 @@ const Registration kInteger({"mul24", "mad24", "rem", "sad",   "cnot", "brev", "
                              "bfind", "bfe",   "bfi", "szext", "bmsk", "dp4a", "dp2a"},
                             integer_arithmetic);
 
-// Logic with three operands: bit i of the table `mode` is the result if (a, b, c) are the bits of i.
-void lop3(Batch& batch, const Instruction& ins) {
-    uint32_t* d = batch.row<uint32_t>(ins.d);
-    const uint32_t *a = batch.row<uint32_t>(ins.a), *b = batch.row<uint32_t>(ins.b), *c = batch.row<uint32_t>(ins.c);
-    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        uint32_t result[kWarp] = {};
-        for (uint32_t i = 0; i < 8; i++) {
-            if (!(ins.mode >> i & 1)) continue;
-            const uint32_t x = i & 4 ? 0 : ~0u, y = i & 2 ? 0 : ~0u, z = i & 1 ? 0 : ~0u;
-            for (uint32_t lane = 0; lane < kWarp; lane++)
-                result[lane] |= (a[first + lane] ^ x) & (b[first + lane] ^ y) & (c[first + lane] ^ z);
-        }
-        put(d + first, result, mask);
-    });
-}
+// Logic with three operands: bit i of the table is the result if (a, b, c) are the bits of i.
+constexpr auto kTableLogic = [](uint32_t a, uint32_t b, uint32_t c, uint32_t table) {
+    uint32_t result = 0;
+    for (uint32_t i = 0; i < 8; i++)
+        result |= (0 - (table >> i & 1)) & (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+    return result;
+};
 
 const Registration kLop3({"lop3"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.size() > 1) refuse();
     const Row a = decoder.read(ins.operands[1], "b32"), b = decoder.read(ins.operands[2], "b32");
     const Row c = decoder.read(ins.operands[3], "b32"), d = decoder.write(ins.operands[0], "b32");
-    decoder.emit(lop3, d, a, b, c).mode = uint32_t(literal(ins.operands[4])) & 255;
+    const Row table = decoder.constant(32, uint32_t(literal(ins.operands[4])));
+    decoder.emit(Lanewise<kTableLogic, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>::run, d, a, b, c, table);
 });
 
 template <class T, bool adds>

@@ -30,46 +30,46 @@ KERNREC_INLINE void put(T* to, const T* from, uint32_t mask) {
 
 KERNREC_INLINE void put_bits(uint32_t& to, uint32_t bits, uint32_t mask) { to = (to & ~mask) | (bits & mask); }
 
-template <class... S, size_t... I>
-KERNREC_INLINE std::tuple<const S*...> source_rows(Batch& batch, const Instruction& ins, std::index_sequence<I...>) {
-    const Row rows[] = {ins.a, ins.b, ins.c, ins.e};
-    return {batch.row<S>(rows[I])...};
+// Predicate of all lanes as a source. It reads like a pointer to values.
+struct FlagLanes {
+    const uint32_t* masks;
+    FlagLanes operator+(uint32_t first) const { return {masks + first / kWarp}; }
+    bool operator[](uint32_t lane) const { return (*masks & kLanes.bit[lane]) != 0; }
+};
+
+template <class S>
+KERNREC_INLINE auto source_row(Batch& batch, const Row& row) {
+    if constexpr (std::is_same_v<S, bool>) return FlagLanes{batch.flags(row)};
+    else return static_cast<const S*>(batch.row<S>(row));
 }
 
-// Compiles an operation for AVX2 and for any CPU. `run` selects the version for this CPU.
-template <class Operation, size_t sources>
-struct Vectorized {
-    static void plain(Batch& batch, const Instruction& ins) {
-        Operation::each(batch, ins, std::make_index_sequence<sources>{});
-    }
-    KERNREC_AVX2 static void avx2(Batch& batch, const Instruction& ins) {
-        Operation::each(batch, ins, std::make_index_sequence<sources>{});
-    }
+// Compute d = op(a, b, c, e). `S` contains the types of the sources. Predicates have type bool, with lanes as bits.
+template <const auto& op, class D, class... S>
+struct Lanewise {
     static void run(Batch& batch, const Instruction& ins) { kAvx2 ? avx2(batch, ins) : plain(batch, ins); }
 
   private:
-    friend Operation;
-    Vectorized() = default;
-};
-
-// Compute d = op(a, b, c, e). `S` contains the types of the sources. A predicate d has type bool, with lanes as bits.
-template <const auto& op, class D, class... S>
-struct Lanewise : Vectorized<Lanewise<op, D, S...>, sizeof...(S)> {
     static constexpr bool kIsPredicate = std::is_same_v<D, bool>;
+    static constexpr bool kHasPredicates = kIsPredicate || (std::is_same_v<S, bool> || ...);
+    static constexpr std::index_sequence_for<S...> kSources{};
+    static void plain(Batch& batch, const Instruction& ins) { each(batch, ins, kSources); }
+    KERNREC_AVX2 static void avx2(Batch& batch, const Instruction& ins) { each(batch, ins, kSources); }
     template <size_t... I>
-    KERNREC_INLINE static void each(Batch& batch, const Instruction& ins, std::index_sequence<I...> all) {
-        const std::tuple<const S*...> sources = source_rows<S...>(batch, ins, all);
+    KERNREC_INLINE static void each(Batch& batch, const Instruction& ins, std::index_sequence<I...>) {
+        const Row rows[] = {ins.a, ins.b, ins.c, ins.e};
+        const std::tuple sources{source_row<S>(batch, rows[I])...};
         auto* const d = batch.row<std::conditional_t<kIsPredicate, uint32_t, D>>(ins.d);
-        if (!kIsPredicate && batch.all_full && !ins.guard) {
-            const uint32_t lanes = batch.lanes;
+        if constexpr (!kHasPredicates)
+            if (batch.all_full && !ins.guard) {
+                const uint32_t lanes = batch.lanes;
 #pragma GCC ivdep
-            for (uint32_t lane = 0; lane < lanes; lane++) d[lane] = op(std::get<I>(sources)[lane]...);
-            return;
-        }
+                for (uint32_t lane = 0; lane < lanes; lane++) d[lane] = op(std::get<I>(sources)[lane]...);
+                return;
+            }
         for (uint32_t i = 0; i < batch.running; i++) {
             const uint32_t mask = batch.mask(i, ins), warp = batch.warps()[i], first = warp * kWarp;
             if (!mask) continue;
-            const std::tuple<const S*...> here{std::get<I>(sources) + first...};
+            const std::tuple here{std::get<I>(sources) + first...};
             if constexpr (kIsPredicate) {
                 uint32_t bits = 0;
                 for (uint32_t lane = 0; lane < kWarp; lane++)
@@ -86,18 +86,6 @@ struct Lanewise : Vectorized<Lanewise<op, D, S...>, sizeof...(S)> {
 };
 template <const auto& op, class... S>
 using Compare = Lanewise<op, bool, S...>;
-
-// d = op(a, b) on masks.
-template <const auto& op>
-void flagwise(Batch& batch, const Instruction& ins) {
-    uint32_t* d = batch.flags(ins.d);
-    const uint32_t* a = batch.flags(ins.a);
-    const uint32_t* b = batch.flags(ins.b ? ins.b : ins.a);
-    for (uint32_t i = 0; i < batch.running; i++) {
-        const uint32_t mask = batch.mask(i, ins), warp = batch.warps()[i];
-        put_bits(d[warp], op(a[warp], b[warp]), mask);
-    }
-}
 
 // Modes of `shfl.sync` (PTX ISA, section "shfl.sync").
 enum class Shuffle : uint32_t { kUp, kDown, kButterfly, kIndex };
@@ -124,7 +112,10 @@ inline constexpr auto kSame = [](auto a) { return a; };
 inline constexpr auto kAnd = [](auto a, auto b) { return a & b; };
 inline constexpr auto kOr = [](auto a, auto b) { return a | b; };
 inline constexpr auto kXor = [](auto a, auto b) { return a ^ b; };
-inline constexpr auto kNot = [](auto a, auto...) { return decltype(a)(~a); };
+inline constexpr auto kNot = [](auto a) {
+    if constexpr (std::is_same_v<decltype(a), bool>) return !a;
+    else return decltype(a)(~a);
+};
 
 // Return `Lanewise` for an operation whose result and sources have one type.
 template <const auto& op, class T, int sources>

@@ -65,8 +65,6 @@ Run comparison(const std::string& name, const std::string& type, bool ftz, bool 
         type, [&](auto t) { return test_run<decltype(t)>(name); });
 }
 
-constexpr auto kFirst = [](uint32_t a, uint32_t) { return a; };
-
 // Emit the comparison of an instruction with a result in `flag`.
 void compare(Decoder& decoder, const Source& ins, const std::string& name, bool upper, Row flag) {
     const std::string& type = ins.type();
@@ -91,40 +89,29 @@ const Registration kSetp({"setp"}, [](Decoder& decoder, const Source& ins) {
         const bool inverts = which == 1 && !packed;
         const Row test = combine.empty() && !inverts ? d : decoder.scratch(1);
         compare(decoder, ins, name, packed && which == 1, test);
-        if (inverts) decoder.emit(flagwise<kNot>, combine.empty() ? d : test, test);
+        if (inverts) decoder.emit(lanewise<kNot, bool, 1>(), combine.empty() ? d : test, test);
         if (combine.empty()) continue;
         auto [third, negated] = decoder.flag(ins.operands[3]);
         if (negated) {
             const Row other = decoder.scratch(1);
-            decoder.emit(flagwise<kNot>, other, third);
+            decoder.emit(lanewise<kNot, bool, 1>(), other, third);
             third = other;
         }
-        decoder.emit(combine == "and"  ? flagwise<kAnd>
-                     : combine == "or" ? flagwise<kOr>
-                                       : flagwise<kXor>,
+        decoder.emit(combine == "and"  ? lanewise<kAnd, bool, 2>()
+                     : combine == "or" ? lanewise<kOr, bool, 2>()
+                                       : lanewise<kXor, bool, 2>(),
                      d, test, third);
     }
 });
 
-// d = flag ? a : b, on bits.
-template <class T>
-void select_lanes(Batch& batch, const Instruction& ins) {
-    T* d = batch.row<T>(ins.d);
-    const T *a = batch.row<T>(ins.a), *b = batch.row<T>(ins.b);
-    const uint32_t* flags = batch.flags(ins.c);
-    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
-        const uint32_t flag = ins.mode ? ~flags[warp] : flags[warp];
-        T result[kWarp];
-#pragma GCC ivdep
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            result[lane] = kLanes.bit[lane] & flag ? a[first + lane] : b[first + lane];
-        put(d + first, result, mask);
-    });
-}
+constexpr auto kSelect = [](auto a, auto b, bool flag) { return flag ? a : b; };
 
 Run select_run(uint32_t width) {
     if (width == 1) refuse("a selection of predicates");
-    return for_width(width, [](auto t) -> Run { return select_lanes<decltype(t)>; });
+    return for_width(width, [](auto t) -> Run {
+        using T = decltype(t);
+        return Lanewise<kSelect, T, T, T, bool>::run;
+    });
 }
 
 const Registration kSelp({"selp"}, [](Decoder& decoder, const Source& ins) {
@@ -132,7 +119,7 @@ const Registration kSelp({"selp"}, [](Decoder& decoder, const Source& ins) {
     const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
     const auto [flag, negated] = decoder.flag(ins.operands[3]);
     const Row d = decoder.write(ins.operands[0], type);
-    decoder.emit(select_run(width_of(type)), d, a, b, flag).mode = negated;
+    decoder.emit(select_run(width_of(type)), d, negated ? b : a, negated ? a : b, flag);
 });
 
 constexpr auto kNotNegative = [](auto c) { return c >= decltype(c)(0); };
@@ -179,29 +166,15 @@ const Registration kSet({"set"}, [](Decoder& decoder, const Source& ins) {
         decoder.emit(lanewise<kOr, uint32_t, 2>(), decoder.write(ins.operands[0], result), halves[0], halves[1]);
 });
 
-// d = parts of a register, or a register from parts.
-template <class Whole, class Part>
-struct Pack {
-    static void run(Batch& batch, const Instruction& ins) {
-        Whole* d = batch.row<Whole>(ins.d);
-        const size_t count = ins.list.size();
-        const Part* parts[8];
-        for (size_t i = 0; i < count; i++) parts[i] = batch.row<Part>(ins.list[i]);
-        each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-            Whole result[kWarp];
-            for (uint32_t lane = 0; lane < kWarp; lane++) {
-                Whole value = 0;
-                for (size_t i = 0; i < count; i++) value |= Whole(parts[i][first + lane]) << 8 * sizeof(Part) * i;
-                result[lane] = value;
-            }
-            put(d + first, result, mask);
-        });
-    }
+// Insert a part into a register, or extract it.
+constexpr auto kInsert = [](auto whole, auto part, uint32_t by) {
+    return decltype(whole)(whole | decltype(whole)(part) << by);
 };
-
+template <class Whole, class Part>
+using Insert = Lanewise<kInsert, Whole, Whole, Part, uint32_t>;
 constexpr auto kShiftRight = [](auto whole, uint32_t by) { return decltype(whole)(whole >> by); };
 template <class Whole, class Part>
-using Unpack = Lanewise<kShiftRight, Part, Whole, uint32_t>;
+using Extract = Lanewise<kShiftRight, Part, Whole, uint32_t>;
 
 template <template <class, class> class Move>
 Run run_of_widths(uint32_t whole, uint32_t part) {
@@ -223,16 +196,20 @@ const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
     };
     if (source.kind == OperandKind::kVector) {
         const uint32_t part = parts_of(source);
-        const Run run = run_of_widths<Pack>(width, part);
-        std::vector<Row> parts;
-        for (const Operand& item : source.items) parts.push_back(decoder.read(item, "b" + std::to_string(part)));
-        const Row d = decoder.write(target, type);
-        decoder.emit(run, d).list = std::move(parts);
+        const Run run = run_of_widths<Insert>(width, part);
+        Row whole = decoder.constant(width, 0);
+        for (size_t i = 0; i < source.items.size(); i++) {
+            const Row from = decoder.read(source.items[i], "b" + std::to_string(part));
+            const bool is_last = i + 1 == source.items.size();
+            const Row to = is_last ? decoder.write(target, type) : decoder.scratch(width);
+            decoder.emit(run, to, whole, from, decoder.constant(32, part * uint32_t(i)));
+            whole = to;
+        }
         return;
     }
     if (target.kind == OperandKind::kVector) {
         const uint32_t part = parts_of(target);
-        const Run run = run_of_widths<Unpack>(width, part);
+        const Run run = run_of_widths<Extract>(width, part);
         const Row a = decoder.read(source, type);
         for (size_t i = 0; i < target.items.size(); i++) {
             if (target.items[i].kind == OperandKind::kNone) continue;
@@ -269,6 +246,6 @@ const Registration kCreatepolicy({"createpolicy"}, [](Decoder& decoder, const So
 
 }  // namespace
 
-Run copy_run(uint32_t width) { return width == 1 ? flagwise<kFirst> : cast_run(width, width, false); }
+Run copy_run(uint32_t width) { return width == 1 ? lanewise<kSame, bool, 1>() : cast_run(width, width, false); }
 
 }  // namespace kernrec
