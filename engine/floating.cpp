@@ -7,6 +7,7 @@
 #include <cfenv>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "dispatch.h"
 
@@ -207,28 +208,24 @@ Run of_type(const std::string& type, bool ftz) {
     return of_wide_type<op, sources>(type, ftz);
 }
 
-// Directed rounding: set the CPU's rounding mode to `ins.mode`. The operands and results are in the arena, so compilers
-// cannot move the arithmetic across the calls that set the mode.
-template <const auto& op, class T, int sources>
+// Operation with directed rounding, and the CPU's rounding mode for it. The operands and results are in the arena, so
+// compilers cannot move the arithmetic across the calls that set the mode.
+struct Directed {
+    Run run;
+    int mode;
+};
 void directed(Batch& batch, const Instruction& ins) {
+    const auto& [run, mode] = form_of<Directed>(ins);
     const int before = std::fegetround();
-    std::fesetround(int(ins.mode));
-    lanewise<op, T, sources>()(batch, ins);
+    std::fesetround(mode);
+    run(batch, ins);
     std::fesetround(before);
 }
-template <const auto& op, int sources>
-Run directed_of(const std::string& type, bool ftz) {
-    if (type == "f64") return directed<op, double, sources>;
-    return ftz ? directed<kOp<Ftz<op, true>>, float, sources> : directed<op, float, sources>;
-}
-using RunOf = Run (*)(const std::string& type, bool ftz);
-const std::map<std::string, RunOf> kDirected = {{"add", directed_of<kAdd, 2>}, {"sub", directed_of<kSub, 2>},
-                                                {"mul", directed_of<kMul, 2>}, {"div", directed_of<kDiv, 2>},
-                                                {"rcp", directed_of<kRcp, 1>}, {"sqrt", directed_of<kSqrt, 1>},
-                                                {"fma", directed_of<kFma, 3>}};
 const std::map<std::string, int> kDirections = {
     {"rn", FE_TONEAREST}, {"rz", FE_TOWARDZERO}, {"rm", FE_DOWNWARD}, {"rp", FE_UPWARD}};
+const std::set<std::string> kDirected = {"add", "sub", "mul", "div", "rcp", "sqrt", "fma"};
 
+using RunOf = Run (*)(const std::string& type, bool ftz);
 template <const auto& op>
 Run of_type_or_f64(const std::string& type, bool ftz) {
     if (type == "f64" && ftz) return lanewise<kOp<Ftz<op, true>>, double, 1>();
@@ -280,14 +277,10 @@ void floating(Decoder& decoder, const Source& ins) {
     if (mode.empty()) mode = "rn";
     const Family& family = kFamilies.at(opcode + (nan ? ".NaN" : ""));
     const size_t sources = extreme && type == "f32" && ins.operands.size() == 4 ? 3 : family.sources;
-    RunOf run_of = family.run;
-    if (mode != "rn") {
-        if (type != "f32" && (type != "f64" || ftz)) refuse("rounding ." + mode + " of ." + type);
-        const auto found = kDirected.find(opcode);
-        if (found == kDirected.end()) refuse("rounding ." + mode);
-        run_of = found->second;
-    }
-    const Run run = run_of(type, ftz);
+    const bool is_directed = mode != "rn";
+    if (is_directed && type != "f32" && (type != "f64" || ftz)) refuse("rounding ." + mode + " of ." + type);
+    if (is_directed && !kDirected.count(opcode)) refuse("rounding ." + mode);
+    const Run run = family.run(type, ftz);
     std::array<Row, 3> rows;
     for (size_t i = 0; i < sources; i++) {
         const bool is_narrow = !half.empty() && i + 1 < sources;
@@ -306,7 +299,8 @@ void floating(Decoder& decoder, const Source& ins) {
         rows[i] = decoder.scratch(width_of(type));
         decoder.emit(of_type<kAbs, 1>(type, false), rows[i], given[i]);
     }
-    decoder.emit(run, first, rows[0], rows[1], rows[2]).mode = uint32_t(kDirections.at(mode));
+    Instruction& made = decoder.emit(is_directed ? directed : run, first, rows[0], rows[1], rows[2]);
+    if (is_directed) made.form = std::make_shared<const Directed>(Directed{run, kDirections.at(mode)});
     if (extreme && sources == 3) decoder.emit(run, first, first, rows[2]);
     for (size_t i = 0; i < sources && signs; i++)
         decoder.emit(of_type<kFlipSign, 2>(type, false), first, first, given[i]);
@@ -349,36 +343,15 @@ const Registration kTestNumbers({"testp"}, [](Decoder& decoder, const Source& in
 
 // Conversions: frequent ones as vector code, all others lane by lane.
 
-template <class T>
-struct ToInteger {  // toward 0, clamped; NaN becomes 0
-    T operator()(float value) const {
-        const double whole = std::trunc(double(value));
-        if (std::isnan(whole)) return 0;
-        if (whole >= double(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
-        if (whole <= double(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
-        return T(whole);
-    }
-};
-
 // Return vector code for a frequent conversion, or null.
 Run fast_conversion(const Conversion& form) {
     const NumberType to = form.to, from = form.from;
-    const bool to_f32 = to == NumberType::kF32, exact = form.rounding == Rounding::kNearestEven && !form.to_integral;
     if (form.flushes || form.saturates || form.relu || form.is_pair) return nullptr;
     if (from < NumberType::kF16 && to < NumberType::kF16)
         return cast_run(number_bits(from), number_bits(to), number_name(from)[0] == 's');
-    if (exact && (to_f32 || to == NumberType::kF64) && from >= NumberType::kS32 && from <= NumberType::kU64)
-        return for_integer<int32_t, uint32_t, int64_t, uint64_t>(number_name(from), [&](auto f) -> Run {
-            return to_f32 ? Lanewise<kSame, float, decltype(f)>::run : Lanewise<kSame, double, decltype(f)>::run;
-        });
-    if (exact && to_f32 && from == NumberType::kF64) return Lanewise<kSame, float, double>::run;
-    if (exact && to == NumberType::kF16 && from == NumberType::kF32) return Lanewise<kToF16, Half, float>::run;
-    if (exact && to_f32 && from == NumberType::kF16) return Lanewise<kToF32, float, Half>::run;
-    if (exact && to == NumberType::kF64 && from == NumberType::kF32) return Lanewise<kSame, double, float>::run;
-    if (form.to_integral && form.rounding == Rounding::kZero && from == NumberType::kF32) {
-        if (to == NumberType::kS32) return Lanewise<kOp<ToInteger<int32_t>>, int32_t, float>::run;
-        if (to == NumberType::kU32) return Lanewise<kOp<ToInteger<uint32_t>>, uint32_t, float>::run;
-    }
+    if (form.rounding != Rounding::kNearestEven || form.to_integral) return nullptr;
+    if (to == NumberType::kF16 && from == NumberType::kF32) return Lanewise<kToF16, Half, float>::run;
+    if (to == NumberType::kF32 && from == NumberType::kF16) return Lanewise<kToF32, float, Half>::run;
     return nullptr;
 }
 

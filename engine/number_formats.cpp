@@ -98,18 +98,10 @@ uint64_t round_to_format(const ExactNumber& number, const FloatFormat& format, R
     const int lowest_exponent = 1 - format.bias;
     const int leading = exponent > lowest_exponent ? exponent : lowest_exponent;
     const int shift = leading - format.mantissa_bits - number.exponent;  // bits beyond the format
-    uint64_t kept = 0, rest = 0, half = 0;
-    if (shift <= 0) {
-        kept = number.significand << -shift;
-    } else if (shift < 64) {
-        kept = number.significand >> shift;
-        rest = low_bits(number.significand, shift);
-        half = uint64_t(1) << (shift - 1);
-    } else {
-        rest = shift == 64 ? number.significand : 1;
-        half = shift == 64 ? uint64_t(1) << 63 : 2;
-    }
-    const bool away = rounds_away(rounding, number.negative, kept & 1, rest > half, half && rest == half, rest != 0);
+    const auto scaled = static_cast<unsigned __int128>(number.significand) << 64 >> std::clamp(shift, 0, 64);
+    const uint64_t kept = uint64_t(scaled >> 64) << std::max(-shift, 0), half = uint64_t(1) << 63;
+    const uint64_t rest = shift > 64 ? 1 : uint64_t(scaled);  // a number far below the last place rounds like any other
+    const bool away = rounds_away(rounding, number.negative, kept & 1, rest > half, rest == half, rest != 0);
     uint64_t code = (uint64_t(leading - lowest_exponent) << format.mantissa_bits) + kept + away;
     if (code > format.largest || exponent > format.bias + 1) {
         const bool to_infinity = rounding == Rounding::kNearestEven || rounding == Rounding::kNearestAway ||
