@@ -21,27 +21,26 @@ class Definedness {
           lanes_(batch.lanes),
           warps_(batch.warp_count),
           local_bytes_(batch.launch.local_bytes),
-          slots_(program_.registers.size(), kUntracked) {
-        const size_t slots = number_slots();
+          undefined_(program_.registers.size() * warps_),
+          origins_(program_.registers.size() * lanes_),
+          written_(size_t(local_bytes_) * lanes_) {
         for (const Source& from : program_.sources) steps_.push_back(step_of(from));
-        undefined_.resize(slots * warps_);
-        origins_.resize(slots * lanes_);
-        written_.resize(size_t(local_bytes_) * lanes_);
     }
 
     void start_batch() {
         std::fill(undefined_.begin(), undefined_.end(), 0);
         std::fill(written_.begin(), written_.end(), false);
+        any_undefined_ = !program_.unassigned.empty();
         for (const uint32_t id : program_.unassigned) {
-            std::fill_n(undefined_.begin() + size_t(slots_[id]) * warps_, warps_, ~0u);
-            std::fill_n(origins_.begin() + size_t(slots_[id]) * lanes_, lanes_, kUnset);
+            std::fill_n(undefined_.begin() + size_t(id) * warps_, warps_, ~0u);
+            std::fill_n(origins_.begin() + size_t(id) * lanes_, lanes_, kUnset);
         }
     }
 
     // Propagate undefined values through an instruction that is about to run, and report uses that are errors.
     void before(Batch& batch, uint32_t source) {
         const Step& step = steps_[source];
-        if (step.rule == Rule::kNone) return;
+        if (!any_undefined_ && step.rule != Rule::kShuffle) return;
         const Source& from = program_.sources[source];
         Instruction all, guarded;
         if (from.guard >= 0) {
@@ -52,21 +51,21 @@ class Definedness {
             const uint32_t warp = batch.warps()[i], mask = batch.mask(i, guarded);
             const uint32_t guard = bits(step.guard, warp) & batch.mask(i, all);
             if (step.guard_is_used && guard) report(batch, step.guard, warp, guard, source);
-            for (const uint32_t slot : step.uses)
-                if (const uint32_t lanes = bits(slot, warp) & mask) report(batch, slot, warp, lanes, source);
+            for (const uint32_t id : step.uses)
+                if (const uint32_t lanes = bits(id, warp) & mask) report(batch, id, warp, lanes, source);
             if (step.writes.empty()) continue;
             uint32_t origins[kWarp], wrong;
             if (step.rule == Rule::kShuffle) {
                 wrong = foreign_lanes(batch, step, source, warp, mask, origins);
             } else {
                 wrong = undefined(batch, step, from, warp);
-                for (const uint32_t slot : step.reads)
-                    for (const uint32_t lane : LanesOf(wrong & bits(slot, warp)))
-                        origins[lane] = origins_of(slot, warp)[lane];
+                for (const uint32_t id : step.reads)
+                    for (const uint32_t lane : LanesOf(wrong & bits(id, warp)))
+                        origins[lane] = origins_of(id, warp)[lane];
             }
-            for (const uint32_t slot : step.writes) set(slot, warp, mask, wrong, origins);
-            for (const uint32_t slot : step.writes)
-                if (guard) set(slot, warp, guard, guard, origins_of(step.guard, warp));
+            for (const uint32_t id : step.writes) set(id, warp, mask, wrong, origins);
+            for (const uint32_t id : step.writes)
+                if (guard) set(id, warp, guard, guard, origins_of(step.guard, warp));
         }
     }
 
@@ -76,7 +75,7 @@ class Definedness {
         const Operands parts = elements(from.operands[write ? 1 : 0]);
         const uint32_t unit = bytes / uint32_t(parts.size());
         for (size_t part = 0; part < parts.size(); part++) {
-            const uint32_t slot = slot_of(parts[part]), stored = write ? bits(slot, at.warp) : 0;
+            const uint32_t id = register_of(parts[part]), stored = write ? bits(id, at.warp) : 0;
             uint32_t unwritten = 0, origins[kWarp];
             for (const uint32_t lane : LanesOf(at.mask)) {
                 const size_t first =
@@ -86,20 +85,20 @@ class Definedness {
                 else if (std::find(begin, end, true) == end) unwritten |= 1u << lane;
                 origins[lane] = source;
             }
-            if (!write && slot != kUntracked) set(slot, at.warp, at.mask, unwritten, origins);
+            if (!write && id != kNoRegister) set(id, at.warp, at.mask, unwritten, origins);
         }
     }
 
   private:
-    static constexpr uint32_t kUntracked = ~0u;
+    static constexpr uint32_t kNoRegister = ~0u;
     static constexpr uint32_t kUnset = ~0u;  // origin of a register that nothing wrote
 
     // kAny: the result is undefined if any operand is. kAll: it is undefined only if all operands are.
-    enum class Rule : uint8_t { kNone, kDefined, kAny, kAll, kAnd, kOr, kSelect, kShuffle };
+    enum class Rule : uint8_t { kDefined, kAny, kAll, kAnd, kOr, kSelect, kShuffle };
     struct Step {
         Rule rule = Rule::kDefined;
-        std::vector<uint32_t> reads, writes, uses;  // slots of tracked registers; kUntracked for other registers
-        uint32_t guard = kUntracked;                // slot of the guard
+        std::vector<uint32_t> reads, writes, uses;  // registers; kNoRegister for other operands
+        uint32_t guard = kNoRegister;
         bool guard_is_used = false;
     };
 
@@ -119,49 +118,14 @@ class Definedness {
         return any.count(opcode) ? Rule::kAny : all.count(opcode) ? Rule::kAll : Rule::kDefined;
     }
 
-    bool loads_local(const Source& from) const {
-        const Space space = space_of(from);
-        return from.opcode == "ld" && local_bytes_ &&
-               (space == Space::kLocal || space == Space::kGeneric || space == Space::kArgument);
-    }
-
-    bool is_tracked(uint32_t id) const { return slots_[id] != kUntracked; }
-
-    // Number the registers that may have undefined values. Return their number.
-    uint32_t number_slots() {
-        uint32_t count = 0;
-        bool grows = false;
-        const auto track = [&](uint32_t id) {
-            if (is_tracked(id)) return;
-            slots_[id] = count++;
-            grows = true;
-        };
-        for (const uint32_t id : program_.unassigned) track(id);
-        std::vector<RegistersOf> registers;
-        for (const Source& from : program_.sources) {
-            registers.push_back(registers_of(from));
-            if (from.opcode == "shfl" || loads_local(from))
-                for (const uint32_t id : registers.back().writes) track(id);
-        }
-        while (std::exchange(grows, false))
-            for (size_t i = 0; i < registers.size(); i++) {
-                const auto& [reads, writes] = registers[i];
-                if (rule_of(program_.sources[i]) != Rule::kDefined &&
-                    std::any_of(reads.begin(), reads.end(), [&](uint32_t id) { return is_tracked(id); }))
-                    for (const uint32_t id : writes) track(id);
-            }
-        return count;
-    }
-
     Step step_of(const Source& from) const {
         Step step;
         step.rule = rule_of(from);
         const auto [reads, writes] = registers_of(from);
-        for (const uint32_t id : writes)
-            if (is_tracked(id)) step.writes.push_back(slots_[id]);
-        if (from.guard >= 0) step.guard = slots_[from.guard];
+        step.writes = writes;
+        if (from.guard >= 0) step.guard = uint32_t(from.guard);
         const bool stores = from.opcode == "st" || from.opcode == "red" || from.opcode == "atom";
-        step.guard_is_used = stores && step.guard != kUntracked;
+        step.guard_is_used = stores && from.guard >= 0;
         std::vector<uint32_t> used;
         for (const Operand& operand : from.operands) {
             const bool is_address = operand.kind == OperandKind::kAddress;
@@ -170,32 +134,27 @@ class Definedness {
                 add_registers(operand, used);
         }
         for (const uint32_t id : used)
-            if (is_tracked(id) && !(from.opcode == "atom" && std::count(writes.begin(), writes.end(), id)))
-                step.uses.push_back(slots_[id]);
+            if (from.opcode != "atom" || !std::count(writes.begin(), writes.end(), id)) step.uses.push_back(id);
         if (step.rule == Rule::kAny || step.rule == Rule::kAll) {
             for (const uint32_t id : reads)
-                if (int32_t(id) != from.guard) step.reads.push_back(slots_[id]);
+                if (int32_t(id) != from.guard) step.reads.push_back(id);
         } else if (step.rule != Rule::kDefined) {
             const size_t last = step.rule == Rule::kShuffle ? 1 : from.operands.size() - 1;
-            for (size_t i = 1; i <= last; i++) step.reads.push_back(slot_of(from.operands[i]));
+            for (size_t i = 1; i <= last; i++) step.reads.push_back(register_of(from.operands[i]));
         }
-        if (std::count(step.reads.begin(), step.reads.end(), kUntracked) == int64_t(step.reads.size()) &&
-            step.rule != Rule::kShuffle)
-            step.rule = Rule::kDefined;
-        const bool local = loads_local(from) || (from.opcode == "st" && local_bytes_);
-        if (step.writes.empty() && step.uses.empty() && !step.guard_is_used && !local) step.rule = Rule::kNone;
         return step;
     }
 
-    uint32_t slot_of(const Operand& operand) const {
-        if (operand.kind == OperandKind::kNegated) return slot_of(operand.items[0]);
-        return operand.kind == OperandKind::kRegister ? slots_[operand.id] : kUntracked;
+    static uint32_t register_of(const Operand& operand) {
+        if (operand.kind == OperandKind::kNegated) return register_of(operand.items[0]);
+        return operand.kind == OperandKind::kRegister ? operand.id : kNoRegister;
     }
-    uint32_t bits(uint32_t slot, uint32_t warp) const {
-        return slot == kUntracked ? 0 : undefined_[slot * warps_ + warp];
+    // Return the lanes of a warp for which a register is undefined.
+    uint32_t bits(uint32_t id, uint32_t warp) const {
+        return id == kNoRegister ? 0 : undefined_[size_t(id) * warps_ + warp];
     }
     // Return the origins of a register's undefined values in the lanes of a warp.
-    uint32_t* origins_of(uint32_t slot, uint32_t warp) { return &origins_[size_t(slot) * lanes_ + warp * kWarp]; }
+    uint32_t* origins_of(uint32_t id, uint32_t warp) { return &origins_[size_t(id) * lanes_ + warp * kWarp]; }
 
     // Return the lanes of a warp for which the result of an instruction is undefined.
     uint32_t undefined(Batch& batch, const Step& step, const Source& from, uint32_t warp) const {
@@ -206,9 +165,9 @@ class Definedness {
             return operand.value ? ~0u : 0;
         };
         uint32_t any = 0, all = ~0u;
-        for (const uint32_t slot : step.reads) {
-            any |= bits(slot, warp);
-            all &= bits(slot, warp);
+        for (const uint32_t id : step.reads) {
+            any |= bits(id, warp);
+            all &= bits(id, warp);
         }
         if (!any) return 0;
         if (step.rule == Rule::kAny) return any;
@@ -249,15 +208,15 @@ class Definedness {
         return wrong;
     }
 
-    void set(uint32_t slot, uint32_t warp, uint32_t mask, uint32_t undefined, const uint32_t* origins) {
-        uint32_t& bits = undefined_[size_t(slot) * warps_ + warp];
-        bits = (bits & ~mask) | (undefined & mask);
-        for (const uint32_t lane : LanesOf(undefined & mask)) origins_of(slot, warp)[lane] = origins[lane];
+    void set(uint32_t id, uint32_t warp, uint32_t mask, uint32_t undefined, const uint32_t* origins) {
+        put_bits(undefined_[size_t(id) * warps_ + warp], undefined, mask);
+        any_undefined_ |= (undefined & mask) != 0;
+        for (const uint32_t lane : LanesOf(undefined & mask)) origins_of(id, warp)[lane] = origins[lane];
     }
 
-    void report(Batch& batch, uint32_t slot, uint32_t warp, uint32_t lanes, uint32_t source) {
+    void report(Batch& batch, uint32_t id, uint32_t warp, uint32_t lanes, uint32_t source) {
         const uint32_t bit = uint32_t(__builtin_ctz(lanes)), lane = warp * kWarp + bit;
-        const uint32_t origin = origins_of(slot, warp)[bit];
+        const uint32_t origin = origins_of(id, warp)[bit];
         const bool unset = origin == kUnset;
         const char* kind = unset                                       ? "uninitialized-register"
                            : program_.sources[origin].opcode == "shfl" ? "shuffle"
@@ -268,10 +227,10 @@ class Definedness {
 
     const Program& program_;
     uint32_t lanes_, warps_, local_bytes_;
-    std::vector<uint32_t> slots_;      // indexed by register
+    bool any_undefined_ = false;       // whether a register has been undefined in this batch
     std::vector<Step> steps_;          // indexed by instruction
-    std::vector<uint32_t> undefined_;  // mask of lanes, indexed by slot and warp
-    std::vector<uint32_t> origins_;    // instruction that made an undefined value, indexed by slot and lane
+    std::vector<uint32_t> undefined_;  // mask of lanes, indexed by register and warp
+    std::vector<uint32_t> origins_;    // instruction that made an undefined value, indexed by register and lane
     std::vector<bool> written_;        // bytes of local memory, indexed by lane and address
 };
 
