@@ -1,11 +1,13 @@
 // Loads, stores, atomic operations, asynchronous copies, and moves of matrices (PTX ISA, sections 9.7.9 and 9.7.13).
 #include <algorithm>
-#include <array>
+#include <map>
+#include <set>
 
 #include "dispatch.h"
 #include "handovers.h"
 #include "number_formats.h"
 #include "pending.h"
+#include "reductions.h"
 
 namespace kernrec {
 namespace {
@@ -27,21 +29,10 @@ void load(Batch& batch, const Instruction& ins) {
                 std::memcpy(&read, at.places[lane] + offset, sizeof read);
                 return R(read);
             };
-            if (at.same) {
-                std::fill_n(d, kWarp, value(0));
-            } else if (at.consecutive && count == 1) {
-                M values[kWarp];
-                std::memcpy(values, at.places[0], sizeof values);
-                for (uint32_t lane = 0; lane < kWarp; lane++) d[lane] = R(values[lane]);
-            } else if (at.mask == ~0u) {
-                for (uint32_t lane = 0; lane < kWarp; lane++) d[lane] = value(lane);
-            } else {
-                for (const uint32_t lane : LanesOf(at.mask)) d[lane] = value(lane);
-            }
+            for (const uint32_t lane : LanesOf(at.mask)) d[lane] = value(lane);
         }
-        batch.count_access(ins, at, bytes, AccessKind::kRead);
     }
-    batch.watch(all, bytes, ins.unit, AccessKind::kRead);
+    batch.record(ins, all, bytes, AccessKind::kRead);
     if (Handovers* handovers = batch.handovers()) {
         if (count == 1 && ins.list[0])
             for (const Resolved& at : all)
@@ -54,7 +45,7 @@ void load(Batch& batch, const Instruction& ins) {
                 }
         handovers->record(ins, all, bytes, false, false);
     }
-    if (batch.races()) batch.check_races(ins, all, bytes, false, false);
+    batch.check_races(ins, all, bytes, false, false);
 }
 
 Run load_run(uint32_t bits, uint32_t width, bool is_signed) {
@@ -76,16 +67,10 @@ void store(Batch& batch, const Instruction& ins) {
     for (const Resolved& at : all)
         for (uint32_t i = 0; i < count; i++) {
             const T* source = batch.row<T>(ins.list[i]) + at.warp * kWarp;
-            const size_t offset = size_t(i) * sizeof(T);
-            if (at.consecutive && count == 1) {
-                std::memcpy(at.places[0], source, kWarp * sizeof(T));
-                continue;
-            }
             for (const uint32_t lane : LanesOf(at.mask))
-                std::memcpy(at.places[lane] + offset, source + lane, sizeof(T));
+                std::memcpy(at.places[lane] + i * sizeof(T), source + lane, sizeof(T));
         }
-    for (const Resolved& at : all) batch.count_access(ins, at, bytes, AccessKind::kWrite);
-    batch.watch(all, bytes, ins.unit, AccessKind::kWrite);
+    batch.record(ins, all, bytes, AccessKind::kWrite);
     if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, false);
     if (!batch.races()) return;
     bool agree = true;
@@ -121,72 +106,46 @@ const Registration kAccess({"ld", "ldu", "st"}, [](Decoder& decoder, const Sourc
 
 // Atomic operations: lanes with the same address execute in lane order.
 
-uint16_t reduced_half(Reduction reduction, uint16_t old, uint16_t b, bool is_bfloat) {
-    if (reduction == Reduction::kExch) return b;
-    const NumberType type = is_bfloat ? NumberType::kBf16 : NumberType::kF16;
-    return uint16_t(from_double(type, reduced(reduction, to_double(type, old), to_double(type, b))));
-}
-
-// Run an atomic operation on elements of type T. is_half: 1 for f16, 2 for bf16. A 32-bit T holds two numbers.
-template <class T, int is_half>
 void atomic(Batch& batch, const Instruction& ins) {
     const uint32_t count = uint32_t(ins.list.size()) / 3, bytes = ins.unit * count;
+    const auto type = NumberType(ins.modes[2]);
     const std::vector<Resolved>& all = batch.access(ins, bytes, AccessKind::kAtomic);
-    const auto reduction = Reduction(ins.mode);
-    for (const Resolved& at : all) {
-        const uint32_t first = at.warp * kWarp;
-        for (const uint32_t lane : LanesOf(at.mask)) {
+    for (const Resolved& at : all)
+        for (const uint32_t bit : LanesOf(at.mask))
             for (uint32_t i = 0; i < count; i++) {
-                uint8_t* place = at.places[lane] + i * sizeof(T);
-                T old, result;
-                std::memcpy(&old, place, sizeof old);
-                const T b = batch.row<T>(ins.list[count + i])[first + lane];
-                if constexpr (is_half == 0) {
-                    const T c = batch.row<T>(ins.list[2 * count + i])[first + lane];
-                    result = reduced(reduction, old, b, c);
-                } else {
-                    result = 0;
-                    for (uint32_t half = 0; half < sizeof(T) / 2; half++)
-                        result |= T(T(reduced_half(reduction, uint16_t(old >> 16 * half), uint16_t(b >> 16 * half),
-                                                   is_half == 2))
-                                    << 16 * half);
-                }
-                std::memcpy(place, &result, sizeof result);
-                if (ins.list[i]) batch.row<T>(ins.list[i])[first + lane] = old;
+                const uint32_t lane = at.warp * kWarp + bit;
+                uint8_t* place = at.places[bit] + i * ins.unit;
+                const uint64_t b = batch.value(ins.list[count + i], lane),
+                               c = batch.value(ins.list[2 * count + i], lane);
+                uint64_t old = 0, result = 0;
+                std::memcpy(&old, place, ins.unit);
+                for (uint32_t shift = 0; shift < 8 * ins.unit; shift += uint32_t(number_bits(type)))
+                    result |= reduce(Reduction(ins.mode), type, old >> shift, b >> shift, c >> shift) << shift;
+                std::memcpy(place, &result, ins.unit);
+                if (ins.list[i]) batch.put_value(ins.list[i], lane, old);
             }
-        }
-    }
     const bool merges = ins.modes[0];
     if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, true);
-    const bool one_lane = ins.modes[1];  // `.warp_aggregated`: one lane sends the combined operation
-    std::vector<Resolved> leaders;
-    if (one_lane) leaders = all;
+    if (!ins.modes[1]) return batch.record(ins, all, bytes, AccessKind::kAtomic, merges);
+    std::vector<Resolved> leaders = all;  // `.warp_aggregated`: one lane sends the combined operation
     for (Resolved& at : leaders) {
         at.mask &= 0u - at.mask;
-        at.same = at.consecutive = false;
+        std::fill_n(at.addresses, kWarp, at.addresses[__builtin_ctz(at.mask)]);
     }
-    const std::vector<Resolved>& sent = one_lane ? leaders : all;
-    for (const Resolved& at : sent) batch.count_access(ins, at, bytes, AccessKind::kAtomic, merges);
-    batch.watch(sent, bytes, ins.unit, AccessKind::kAtomic);
+    batch.record(ins, leaders, bytes, AccessKind::kAtomic, merges);
 }
 
-const std::pair<const char*, Run> kAtomicRuns[] = {
-    {"u32", atomic<uint32_t, 0>},  {"b32", atomic<uint32_t, 0>},   {"s32", atomic<int32_t, 0>},
-    {"u64", atomic<uint64_t, 0>},  {"b64", atomic<uint64_t, 0>},   {"s64", atomic<int64_t, 0>},
-    {"b16", atomic<uint16_t, 0>},  {"u16", atomic<uint16_t, 0>},   {"f32", atomic<float, 0>},
-    {"f64", atomic<double, 0>},    {"f16", atomic<uint16_t, 1>},   {"f16x2", atomic<uint32_t, 1>},
-    {"bf16", atomic<uint16_t, 2>}, {"bf16x2", atomic<uint32_t, 2>}};
+const std::set<std::string> kAtomicTypes = {"u32", "b32", "s32", "u64", "b64",   "s64",  "b16",
+                                            "u16", "f32", "f64", "f16", "f16x2", "bf16", "bf16x2"};
 
 const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& ins) {
     Reduction reduction = Reduction::kNone;
     std::string type;
-    Run run = nullptr;
     for (const std::string& mark : ins.modifiers) {
         if (reduction == Reduction::kNone) reduction = reduction_of(mark, Reduction::kCas);
-        for (const auto& [name, of_type] : kAtomicRuns)
-            if (mark == name) type = mark, run = of_type;
+        if (kAtomicTypes.count(mark)) type = mark;
     }
-    if (reduction == Reduction::kNone || !run) refuse();
+    if (reduction == Reduction::kNone || type.empty()) refuse();
     if (type.find('f') != std::string::npos && reduction > Reduction::kMax && reduction != Reduction::kExch) refuse();
     const bool returns = ins.opcode == "atom", compares = reduction == Reduction::kCas;
     std::vector<Row> rows;
@@ -204,10 +163,10 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
         (ins.has("add") && by.value == 1) || (ins.has("inc") && (by.value == -1 || by.value == 0xFFFFFFFFll));
     const bool merges = by.kind == OperandKind::kInteger && (ins.type() == "u32" || ins.type() == "s32") && adds_one &&
                         !decoder.result_is_read();
-    Instruction& made = decoder.emit_access(run, address, space_of(ins), std::move(rows));
+    Instruction& made = decoder.emit_access(atomic, address, space_of(ins), std::move(rows));
     made.unit = width_of(type) / 8;
     made.mode = uint32_t(reduction);
-    made.modes = {merges, ins.has("warp_aggregated")};
+    made.modes = {merges, ins.has("warp_aggregated"), uint32_t(number_type(type.substr(0, type.find('x'))))};
     decoder.note_atomic(made.space);
 });
 
@@ -226,8 +185,6 @@ void wait_for_copies(Batch& batch, const Instruction& ins) {
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t mask) { finish_copies(batch, warp, mask, allowed); });
 }
 
-constexpr uint32_t kMostCopied = 16;  // bytes of one cp.async
-
 struct Copy {
     Instruction to, from;
     uint32_t bytes;
@@ -236,50 +193,39 @@ struct Copy {
 };
 
 void start_copies(Batch& batch, const Instruction& ins) {
-    const auto& [to, from, bytes, read_bytes, ignored] = form_of<Copy>(ins);
+    const auto& [to, from, bytes, read_bytes, ignores] = form_of<Copy>(ins);
     const std::vector<Resolved> targets = batch.access(to, bytes, AccessKind::kWrite);
-    for (const Resolved& at : targets) batch.count_access(to, at, bytes, AccessKind::kWrite);
-    if (batch.races()) batch.check_races(to, targets, bytes, true, false, true);
+    batch.record(to, targets, bytes, AccessKind::kWrite);
+    batch.check_races(to, targets, bytes, true, false, true);
     if (batch.checks()) batch.checks()->start_copies(targets, bytes);
-    const uint32_t* const ignores = ignored ? batch.flags(ignored) : nullptr;
-    const uint32_t* const sizes = read_bytes ? batch.row<uint32_t>(read_bytes) : nullptr;
-    std::array<std::vector<WarpMask>, kMostCopied + 1> reading;  // lanes that read the same number of bytes
-    std::vector<Batch::Copies> copies(targets.size());
-    for (size_t i = 0; i < targets.size(); i++) {
-        const Resolved& at = targets[i];
-        copies[i].mask = at.mask;
-        copies[i].bytes = bytes;
-        std::memcpy(copies[i].groups, &batch.committed[at.warp * kWarp], sizeof copies[i].groups);
-        std::memcpy(copies[i].places, at.places, sizeof at.places);
-        std::array<uint32_t, kMostCopied + 1> lanes{};
-        if (ignores) lanes[bytes] = at.mask & ~ignores[at.warp];
-        else if (!sizes) lanes[bytes] = at.mask;
-        for (const uint32_t lane : LanesOf(sizes ? at.mask : 0))
-            lanes[std::min(sizes[at.warp * kWarp + lane], bytes)] |= 1u << lane;
-        for (uint32_t amount = 1; amount <= bytes; amount++)
-            if (lanes[amount]) reading[amount].push_back({at.warp, lanes[amount]});
-    }
-    for (uint32_t amount = 1; amount <= bytes; amount++) {
-        if (reading[amount].empty()) continue;
+    std::map<uint32_t, std::vector<WarpMask>> reading;  // lanes, keyed by the number of bytes that they read
+    std::vector<Batch::LaneCopy> copies(batch.lanes);
+    for (const Resolved& at : targets)
+        for (const uint32_t bit : LanesOf(at.mask)) {
+            const uint32_t lane = at.warp * kWarp + bit;
+            copies[lane] = {bit, batch.committed[lane], bytes, at.places[bit], {}};
+            uint32_t amount = ignores && batch.value(ignores, lane) ? 0 : bytes;
+            if (read_bytes) amount = std::min(batch.row<uint32_t>(read_bytes)[lane], bytes);
+            std::vector<WarpMask>& lanes = reading[amount];
+            if (lanes.empty() || lanes.back().warp != at.warp) lanes.push_back({at.warp, 0});
+            lanes.back().mask |= 1u << bit;
+        }
+    reading.erase(0);
+    for (const auto& [amount, lanes] : reading) {
         const bool whole = (amount & (amount - 1)) == 0;
-        const std::vector<Resolved> sources =
-            batch.access_of(from, whole ? amount : 1, AccessKind::kRead, reading[amount]);
+        const std::vector<Resolved> sources = batch.access_of(from, whole ? amount : 1, AccessKind::kRead, lanes);
         if (!whole) {
             Instruction last = from;
             last.immediate += amount - 1;
-            batch.access_of(last, 1, AccessKind::kRead, reading[amount]);
+            batch.access_of(last, 1, AccessKind::kRead, lanes);
         }
-        batch.watch(sources, amount, amount, AccessKind::kRead);
-        size_t first = 0;  // targets and sources are sorted by warp
-        for (const Resolved& at : sources) {
-            batch.count_access(from, at, amount, AccessKind::kRead);
-            while (targets[first].warp < at.warp) first++;
-            for (size_t i = first; i < targets.size() && targets[i].warp == at.warp; i++)
-                for (const uint32_t lane : LanesOf(at.mask & targets[i].mask))
-                    std::memcpy(copies[i].data[lane], at.places[lane], amount);
-        }
+        batch.record(from, sources, amount, AccessKind::kRead);
+        for (const Resolved& at : sources)
+            for (const uint32_t bit : LanesOf(at.mask))
+                std::memcpy(copies[at.warp * kWarp + bit].data, at.places[bit], amount);
     }
-    for (size_t i = 0; i < targets.size(); i++) batch.pending[targets[i].warp].push_back(copies[i]);
+    for (const Resolved& at : targets)
+        for (const uint32_t bit : LanesOf(at.mask)) batch.pending[at.warp].push_back(copies[at.warp * kWarp + bit]);
 }
 
 const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
@@ -334,9 +280,8 @@ void move_matrices(Batch& batch, const Instruction& ins) {
     const uint32_t lanes = count == 4 ? ~0u : (1u << 8 * count) - 1;
     batch.require_whole_warps(ins);
     const std::vector<Resolved>& all = batch.access(ins, 16, kind, lanes);
-    for (const Resolved& at : all) batch.count_access(ins, at, 16, kind, false, true);
-    batch.watch(all, 16, 16, kind);
-    if (batch.races()) batch.check_races(ins, all, 16, stores, false);
+    batch.record(ins, all, 16, kind, false, true);
+    batch.check_races(ins, all, 16, stores, false);
     for (const Resolved& at : all)
         for (uint32_t i = 0; i < count; i++) {
             uint32_t words[kWarp], turned[kWarp];
@@ -395,18 +340,19 @@ const Registration kMoveMatrix({"movmatrix"}, [](Decoder& decoder, const Source&
 }  // namespace
 
 void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int64_t> allowed) {
-    std::vector<Batch::Copies>& pending = batch.pending[warp];
-    for (Batch::Copies& copies : pending)
-        for (const uint32_t lane : LanesOf(copies.mask & mask)) {
-            if (allowed && int64_t(copies.groups[lane]) >= int64_t(batch.committed[warp * kWarp + lane]) - *allowed)
-                continue;
-            std::memcpy(copies.places[lane], copies.data[lane], copies.bytes);
-            if (batch.checks())
-                batch.checks()->end_copy(warp * kWarp + lane, copies.places[lane] - batch.shared(0), copies.bytes);
-            copies.mask &= ~(1u << lane);
+    std::vector<Batch::LaneCopy> left;
+    for (const Batch::LaneCopy& copy : batch.pending[warp]) {
+        const uint32_t lane = warp * kWarp + copy.lane;
+        const bool ends =
+            mask >> copy.lane & 1 && (!allowed || int64_t(copy.group) < int64_t(batch.committed[lane]) - *allowed);
+        if (!ends) {
+            left.push_back(copy);
+            continue;
         }
-    const auto has_ended = [](const Batch::Copies& copies) { return !copies.mask; };
-    pending.erase(std::remove_if(pending.begin(), pending.end(), has_ended), pending.end());
+        std::memcpy(copy.place, copy.data, copy.bytes);
+        if (batch.checks()) batch.checks()->end_copy(lane, size_t(copy.place - batch.shared(0)), copy.bytes);
+    }
+    batch.pending[warp] = std::move(left);
 }
 
 }  // namespace kernrec

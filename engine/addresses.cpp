@@ -1,7 +1,6 @@
 // Finds the bytes that loads and stores access, and reports invalid addresses.
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <tuple>
 
 #include "batch.h"
@@ -15,9 +14,33 @@ namespace {
 // Indexed by the window number of a generic address.
 constexpr Space kWindows[] = {Space::kGlobal, Space::kShared, Space::kLocal, Space::kConst, Space::kParam};
 
+struct Range {
+    int64_t low, high;
+    uint64_t bits;  // bits that are set in any of the addresses
+};
+
+// Add an offset to the base addresses of a warp. Give inactive lanes the address of an active lane. Return the range of
+// all addresses.
+constexpr auto kRange = [](const auto* bases, int64_t offset, uint32_t mask, int64_t* addresses)
+                            __attribute__((always_inline)) {
+                                const int64_t base = bases[__builtin_ctz(mask)];
+                                const int64_t active = int64_t(uint64_t(base) + uint64_t(offset));
+                                Range range{active, active, 0};
+                                for (uint32_t lane = 0; lane < kWarp; lane++) {
+                                    const int64_t own = int64_t(uint64_t(int64_t(bases[lane])) + uint64_t(offset));
+                                    const int64_t address = kLanes.bit[lane] & mask ? own : active;
+                                    addresses[lane] = address;
+                                    range.low = std::min(range.low, address);
+                                    range.high = std::max(range.high, address);
+                                    range.bits |= uint64_t(address);
+                                }
+                                return range;
+                            };
+constexpr ByCpu<kRange> range_of;
+
 }  // namespace
 
-KERNREC_INLINE Batch::Memory Batch::memory_at(Space space, int64_t address) const {
+Batch::Memory Batch::memory_at(Space space, int64_t address) const {
     const auto memory = [](const char* name, const std::vector<uint8_t>& bytes, uint64_t size, bool writable) {
         return Memory{name, 0, size, const_cast<uint8_t*>(bytes.data()), writable};
     };
@@ -42,133 +65,84 @@ bool Batch::in_cluster(int64_t address, uint32_t bytes) const {
     return rank >= -1 && rank < int64_t(cluster_blocks()) && byte + bytes <= launch.shared_bytes;
 }
 
-KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes, bool write, bool narrow,
-                                          Resolved& at) {
-    int64_t raw[kWarp];
+// Resolve an access of the lanes in `at.mask`. Return false if it fails, or if the lanes access several memories.
+bool Batch::resolve(const Instruction& ins, uint32_t bytes, bool write, Resolved& at) {
     const uint32_t first_lane = at.warp * kWarp;
-    if (narrow) {
-        const int32_t* addresses = row<int32_t>(ins.a) + first_lane;
-        for (uint32_t lane = 0; lane < kWarp; lane++) raw[lane] = int64_t(addresses[lane]) + ins.immediate;
-    } else {
-        const int64_t* addresses = row<int64_t>(ins.a) + first_lane;
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            raw[lane] = int64_t(uint64_t(addresses[lane]) + uint64_t(ins.immediate));
-    }
-    const int64_t one = raw[__builtin_ctz(at.mask)];
-    if (at.mask != ~0u)
-        for (uint32_t lane = 0; lane < kWarp; lane++) raw[lane] = kLanes.bit[lane] & at.mask ? raw[lane] : one;
-    uint64_t apart = 0;
-    for (uint32_t lane = 0; lane < kWarp; lane++) apart |= uint64_t(raw[lane] ^ one);
-    at.same = at.mask == ~0u && apart == 0;
-    at.consecutive = false;
-    int64_t low = one, high = one;
-    if (apart) {
-        uint64_t gaps = 0;
-        for (uint32_t lane = 0; lane < kWarp; lane++) gaps |= uint64_t(raw[lane] - raw[0]) ^ uint64_t(lane * bytes);
-        at.consecutive = at.mask == ~0u && gaps == 0;
-    }
-    if (apart && apart >> 31 == 0) {  // the addresses differ only in their lowest bits
-        int32_t least = INT32_MAX, most = 0;
-        for (uint32_t lane = 0; lane < kWarp; lane++) {
-            const int32_t rest = int32_t(raw[lane] & INT32_MAX);
-            least = std::min(least, rest);
-            most = std::max(most, rest);
-        }
-        const int64_t common = one & ~int64_t(INT32_MAX);
-        low = common | least;
-        high = common | most;
-    } else if (apart) {
-        for (uint32_t lane = 0; lane < kWarp; lane++) {
-            low = std::min(low, raw[lane]);
-            high = std::max(high, raw[lane]);
-        }
-    }
-    const int64_t bits = one | int64_t(apart);
+    int64_t* const addresses = at.addresses;
+    auto [low, high, bits] = ins.a.width == 32
+                                 ? range_of(row<const int32_t>(ins.a) + first_lane, ins.immediate, at.mask, addresses)
+                                 : range_of(row<const int64_t>(ins.a) + first_lane, ins.immediate, at.mask, addresses);
     if (bits & (bytes - 1)) return false;
-    Space space = ins.space;
-    if (space == Space::kGeneric) {
-        if (low >> kWindowShift != high >> kWindowShift) return false;
+    at.space = ins.space;
+    if (at.space == Space::kGeneric) {
         const int64_t window = low >> kWindowShift;
-        if (window < 0 || window >= int64_t(std::size(kWindows))) return false;
-        space = kWindows[window];
+        if (window != high >> kWindowShift || window < 0 || window >= int64_t(std::size(kWindows))) return false;
+        at.space = kWindows[window];
         const int64_t base = window << kWindowShift;
-        if (base) {
-            for (uint32_t lane = 0; lane < kWarp; lane++) raw[lane] -= base;
-            low -= base;
-            high -= base;
-        }
+        for (uint32_t lane = 0; lane < kWarp; lane++) addresses[lane] -= base;
+        low -= base;
+        high -= base;
     }
-    at.space = space;
-    std::memcpy(at.addresses, raw, sizeof raw);
-    if (space == Space::kShared && high >> kRankShift) {  // the byte is in another block of the cluster
+    if (at.space == Space::kShared && high >> kRankShift) {  // the byte is in another block of the cluster
         const uint32_t own = block_of(at.warp), first_of_cluster = own - own % cluster_blocks();
-        at.same = at.consecutive = false;
         for (uint32_t lane = 0; lane < kWarp; lane++) {
-            if (!in_cluster(raw[lane], bytes)) return false;
-            const int64_t rank = (raw[lane] >> kRankShift) - 1, byte = raw[lane] & ((1 << kRankShift) - 1);
-            at.addresses[lane] = int64_t(flat({rank < 0 ? own : first_of_cluster + uint32_t(rank), uint32_t(byte)}));
-            at.places[lane] = shared_.data() + at.addresses[lane];
+            if (!in_cluster(addresses[lane], bytes)) return false;
+            const int64_t rank = (addresses[lane] >> kRankShift) - 1, byte = addresses[lane] & ((1 << kRankShift) - 1);
+            addresses[lane] = int64_t(flat({rank < 0 ? own : first_of_cluster + uint32_t(rank), uint32_t(byte)}));
+            at.places[lane] = shared_.data() + addresses[lane];
         }
         at.base = 0;
         return true;
     }
-    const Memory memory = memory_at(space, low);
+    const Memory memory = memory_at(at.space, low);
     if (low < memory.start || uint64_t(high - memory.start) + bytes > memory.size || (write && !memory.writable))
         return false;
-    uint8_t* bytes_at_start = memory.bytes;
+    uint8_t* start = memory.bytes;
     size_t stride = 0;  // bytes from one lane's memory to the next
-    if (space == Space::kGlobal) {
+    if (at.space == Space::kGlobal) {
         at.buffer = uint32_t((low >> kBufferShift) - 1);
-    } else if (space == Space::kShared) {
+    } else if (at.space == Space::kShared) {
         at.base = flat({block_of(at.warp), 0});
-        bytes_at_start += at.base;
-    } else if (space == Space::kLocal || space == Space::kArgument) {
-        at.same = at.consecutive = false;
-        stride = space == Space::kLocal ? local_stride_ : argument_stride_;
-        bytes_at_start += first_lane * stride;
+        start += at.base;
+    } else if (at.space == Space::kLocal || at.space == Space::kArgument) {
+        stride = at.space == Space::kLocal ? local_stride_ : argument_stride_;
+        start += first_lane * stride;
     }
-    for (uint32_t lane = 0; lane < kWarp; lane++) at.places[lane] = bytes_at_start + (raw[lane] - memory.start);
-    for (uint32_t lane = 1; stride && lane < kWarp; lane++) at.places[lane] += lane * stride;
+    for (uint32_t lane = 0; lane < kWarp; lane++)
+        at.places[lane] = start + (addresses[lane] - memory.start) + lane * stride;
     return true;
-}
-
-bool Batch::resolve_avx2(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at) {
-    return resolve_inline(ins, bytes, write, narrow, at);
-}
-bool Batch::resolve_warp(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at) {
-    return kAvx2 ? resolve_avx2(ins, bytes, write, narrow, at) : resolve_inline(ins, bytes, write, narrow, at);
 }
 
 const std::vector<Resolved>& Batch::access(const Instruction& ins, uint32_t bytes, AccessKind kind,
                                            uint32_t lanes_of_warp) {
     resolved_.clear();
-    const bool narrow = ins.a.width == 32, write = kind != AccessKind::kRead;
+    const bool write = kind != AccessKind::kRead;
     for (uint32_t i = 0; i < running; i++) {
         const uint32_t mask = this->mask(i, ins) & lanes_of_warp;
         if (!mask) continue;
         Resolved& at = resolved_.emplace_back();
         at.warp = running_warps_[i];
         at.mask = mask;
-        if (resolve_warp(ins, bytes, write, narrow, at)) continue;
-        // Lanes of the warp may access several memories, so count each memory separately.
+        if (resolve(ins, bytes, write, at)) continue;
+        // Lanes of the warp may access several memories, so count each memory separately. Or a lane's access fails.
         resolved_.pop_back();
         for (uint32_t rest = mask; rest; rest &= rest - 1) {
             Resolved one;
             one.warp = running_warps_[i];
             one.mask = rest & -rest;
-            if (!resolve_warp(ins, bytes, write, narrow, one)) fail_access(ins, bytes, write, lanes_of_warp);
-            bool joined = false;
-            for (Resolved& other : resolved_) {
-                if (other.warp != one.warp || other.space != one.space || other.buffer != one.buffer ||
-                    other.base != one.base)
-                    continue;
-                const uint32_t lane = __builtin_ctz(one.mask);
-                other.mask |= one.mask;
-                other.addresses[lane] = one.addresses[lane];
-                other.places[lane] = one.places[lane];
-                joined = true;
+            const uint32_t lane = uint32_t(__builtin_ctz(rest));
+            if (!resolve(ins, bytes, write, one)) fail_access(ins, bytes, one.warp * kWarp + lane);
+            const auto same = std::find_if(resolved_.begin(), resolved_.end(), [&](const Resolved& other) {
+                return std::tie(other.warp, other.space, other.buffer, other.base) ==
+                       std::tie(one.warp, one.space, one.buffer, one.base);
+            });
+            if (same == resolved_.end()) {
+                resolved_.push_back(one);
+                continue;
             }
-            if (!joined) resolved_.push_back(one);
+            same->mask |= one.mask;
+            same->addresses[lane] = one.addresses[lane];
+            same->places[lane] = one.places[lane];
         }
     }
     if (checks_) checks_->record(*this, ins, resolved_, bytes, kind);
@@ -190,52 +164,30 @@ void Batch::require_whole_warps(const Instruction& ins) {
     }
 }
 
-// Throw Fault for one lane. Misaligned addresses come first. Other errors are sorted by address space and buffer.
-// Within a buffer, out-of-bounds accesses precede forbidden writes.
-void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp) {
-    std::map<std::tuple<uint64_t, bool, uint32_t>, std::string> refusals;  // by (group, is a write, lane)
-    for (uint32_t i = 0; i < running; i++)
-        for (const uint32_t bit : LanesOf(mask(i, ins) & lanes_of_warp)) {
-            const uint32_t lane = running_warps_[i] * kWarp + bit;
-            uint64_t address = value(ins.a, lane) + uint64_t(ins.immediate);
-            const int64_t extended =
-                ins.a.width == 32 ? int64_t(row<int32_t>(ins.a)[lane]) : int64_t(value(ins.a, lane));
-            int64_t at = int64_t(uint64_t(extended) + uint64_t(ins.immediate));
-            Space space = ins.space;
-            const auto accesses = [&] {
-                return joined("accesses ", bytes, " bytes at ", space_name(space), " address ", hex(address),
-                              ", which is ");
-            };
-            if (address & (bytes - 1)) {
-                refusals[{0, false, lane}] = joined(accesses(), "not a multiple of ", bytes);
-                continue;
-            }
-            const int64_t window = at >> kWindowShift;
-            uint64_t group = ((address >> kWindowShift) << (kWindowShift - kBufferShift)) + 1;
-            if (space == Space::kGeneric && window >= 0 && window < int64_t(std::size(kWindows))) {
-                space = kWindows[window];
-                address -= uint64_t(window) << kWindowShift;
-                at -= window << kWindowShift;
-            }
-            const Memory memory = memory_at(space, at);
-            if (space == Space::kGlobal) group += address >> kBufferShift;
-            if (!memory.name) {
-                refusals[{group, false, lane}] = accesses() + "in no buffer";
-                continue;
-            }
-            const bool inside = space == Space::kShared
-                                    ? in_cluster(at, bytes)
-                                    : at >= memory.start && uint64_t(at - memory.start) + bytes <= memory.size;
-            if (!inside)
-                refusals[{group, false, lane}] =
-                    joined("accesses ", bytes, " bytes at offset ", int64_t(address - uint64_t(memory.start)), " of ",
-                           memory.name, ", which has ", memory.size, " bytes (address ", hex(address), ")");
-            else if (write && !memory.writable)
-                refusals[{group, true, lane}] = joined("writes to ", memory.name, ", which is read-only");
-        }
-    if (refusals.empty()) fail("the access was refused");  // unreachable, because some lane has a fault
-    const auto& [order, text] = *refusals.begin();
-    fail_lane(std::get<2>(order), text);
+// Throw Fault with the reason why the access of a lane cannot be resolved.
+void Batch::fail_access(const Instruction& ins, uint32_t bytes, uint32_t lane) {
+    uint64_t address = value(ins.a, lane) + uint64_t(ins.immediate);
+    const int64_t base = ins.a.width == 32 ? int64_t(row<int32_t>(ins.a)[lane]) : int64_t(value(ins.a, lane));
+    int64_t at = int64_t(uint64_t(base) + uint64_t(ins.immediate));
+    Space space = ins.space;
+    const auto accesses = [&] {
+        return joined("accesses ", bytes, " bytes at ", space_name(space), " address ", hex(address), ", which is ");
+    };
+    if (address & (bytes - 1)) fail_lane(lane, joined(accesses(), "not a multiple of ", bytes));
+    const int64_t window = at >> kWindowShift;
+    if (space == Space::kGeneric && window >= 0 && window < int64_t(std::size(kWindows))) {
+        space = kWindows[window];
+        address -= uint64_t(window) << kWindowShift;
+        at -= window << kWindowShift;
+    }
+    const Memory memory = memory_at(space, at);
+    if (!memory.name) fail_lane(lane, accesses() + "in no buffer");
+    const bool inside = space == Space::kShared
+                            ? in_cluster(at, bytes)
+                            : at >= memory.start && uint64_t(at - memory.start) + bytes <= memory.size;
+    if (inside) fail_lane(lane, joined("writes to ", memory.name, ", which is read-only"));
+    fail_lane(lane, joined("accesses ", bytes, " bytes at offset ", int64_t(address - uint64_t(memory.start)), " of ",
+                           memory.name, ", which has ", memory.size, " bytes (address ", hex(address), ")"));
 }
 
 void Batch::check_races(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write,
@@ -251,22 +203,14 @@ SharedPlace Batch::shared_place(const Resolved& at, uint32_t lane) const {
 std::vector<LanePlace> Batch::shared_places(const Instruction& ins, uint32_t bytes, bool write) {
     const std::vector<Resolved>& all = access(ins, bytes, write ? AccessKind::kWrite : AccessKind::kRead);
     std::vector<LanePlace> places;
-    const Resolved* wrong = nullptr;
-    for (const Resolved& at : all) {
-        if (at.space != Space::kShared) {
-            if (!wrong || std::tie(at.space, at.buffer) < std::tie(wrong->space, wrong->buffer)) wrong = &at;
-            continue;
-        }
+    for (const Resolved& at : all)
         for (const uint32_t bit : LanesOf(at.mask)) {
             const uint32_t lane = at.warp * kWarp + bit;
+            if (at.space != Space::kShared)
+                fail_lane(lane, joined("gives an address in ", memory_at(at.space, at.addresses[bit]).name,
+                                       ", not in shared memory"));
             places.push_back({lane, shared_place(at, lane)});
         }
-    }
-    if (wrong) {
-        const uint32_t lane = uint32_t(__builtin_ctz(wrong->mask));
-        const std::string name = memory_at(wrong->space, wrong->addresses[lane]).name;
-        fail_lane(wrong->warp * kWarp + lane, "gives an address in " + name + ", not in shared memory");
-    }
     std::sort(places.begin(), places.end(), [](const LanePlace& a, const LanePlace& b) { return a.lane < b.lane; });
     return places;
 }

@@ -35,13 +35,7 @@ Batch::Batch(const Program& program, const Launch& launch)
     shared_stride_ = padded(launch.shared_bytes);
     local_stride_ = padded(launch.local_bytes);
     argument_stride_ = padded(launch.argument_bytes);
-    shared_.assign(size_t(shared_stride_) * launch.blocks_per_batch + 16, kPoisonByte);
-    local_.assign(size_t(local_stride_) * lanes + 16, kPoisonByte);
     argument_.assign(size_t(argument_stride_) * lanes + 16, kPoisonByte);
-    live_.resize(warp_count);
-    positions_.resize(lanes);
-    resume_.resize(lanes);
-    pending.resize(warp_count);
     resolved_.reserve(warp_count);
     for (const BasicBlock& block : program.blocks) has_spins_ |= block.spins;
     if (launch.check_races) {
@@ -101,13 +95,11 @@ void Batch::fill_specials() {
     const uint32_t block_lanes = warps_per_block * kWarp;
     for (const auto& [row, id] : program.specials) {
         const std::string& name = launch.special_names[id];
-        const int64_t fixed = launch.special_values[id];
-        const bool by_block = fixed < 0 && (name.rfind("%ctaid", 0) == 0 || name.rfind("%clusterid", 0) == 0 ||
-                                            name.rfind("%cluster_cta", 0) == 0);
+        const bool by_block =
+            name.rfind("%ctaid", 0) == 0 || name.rfind("%clusterid", 0) == 0 || name.rfind("%cluster_cta", 0) == 0;
         if (has_specials_ && !by_block) continue;
-        const uint32_t step = fixed >= 0 ? lanes : by_block ? block_lanes : 1;  // lanes with the same value
-        for (uint32_t first = 0; first < lanes; first += step)
-            fill(row, first, step, uint64_t(fixed >= 0 ? fixed : special(name, first)));
+        const uint32_t step = by_block ? block_lanes : 1;  // lanes with the same value
+        for (uint32_t first = 0; first < lanes; first += step) fill(row, first, step, uint64_t(special(name, first)));
     }
     has_specials_ = true;
 }

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "checks.h"
-#include "cost.h"
 #include "counts.h"
 #include "instruction_sets.h"
 #include "program.h"
@@ -24,14 +23,10 @@ struct Resolved {
     uint32_t warp = 0, mask = 0;
     Space space = Space::kGlobal;
     uint32_t buffer = 0;
-    bool same = false, consecutive = false;  // addresses of a whole warp: all equal, or consecutive
-    int64_t addresses[kWarp];  // address in the state space
+    int64_t addresses[kWarp];  // address in the state space; inactive lanes have the address of an active lane
     size_t base = 0;           // index of shared address 0 in the memory of the batch
     uint8_t* places[kWarp];
 };
-
-// Return the wavefronts of a resolved access (see cost.h).
-Wavefronts wavefronts(const Resolved& at, uint32_t bytes, bool load, bool atomic);
 
 struct WarpMask {
     uint32_t warp, mask;
@@ -121,8 +116,9 @@ class Batch {
     }
     // Fail if an instruction for whole warps runs with only some lanes of a warp.
     void require_whole_warps(const Instruction& ins);
-    void count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges = false,
-                      bool rows_of_matrices = false);
+    // Count accesses, and record those of watched blocks. bytes: size per lane.
+    void record(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind,
+                bool merges = false, bool rows_of_matrices = false);
     // Count a load from shared memory whose result is not needed, if all lanes of the batch load from one address.
     // Return false otherwise.
     bool count_uniform_load(const Instruction& ins, uint32_t bytes);
@@ -158,27 +154,23 @@ class Batch {
     void count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind);
     void count_bulk_shared(uint64_t bytes, AccessKind kind);
 
-    // Record accesses to global memory by the blocks in `watched`. bytes: size per lane. unit: size per element.
-    void watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t unit, AccessKind kind);
     BlockWatch* watch_of(uint32_t warp);
     void touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, const int64_t* addresses, uint32_t mask,
                uint32_t bytes);
     void watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKind kind);
     // Record one request of a warp. `places` are addresses for atomic operations, and sectors for loads and stores.
     void watch_request(uint32_t warp, std::vector<int64_t> places, AccessKind kind);
-    // Append the distinct sectors in a vector, which this function sorts.
-    void watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read);
     std::map<int64_t, BlockWatch>* watched = nullptr;  // keyed by block number; batches do not share blocks
 
-    // Unfinished copies (cp.async), indexed by warp, oldest first. A copy's bytes reach shared memory only when its
-    // thread waits for the copy, so a kernel without a wait reads the previous contents.
-    struct Copies {
-        uint32_t mask, bytes;
-        uint32_t groups[kWarp];  // number of groups that each lane committed before
-        uint8_t* places[kWarp];
-        uint8_t data[kWarp][16];  // zeros after the bytes that a lane reads
+    // Unfinished copy (cp.async) of a lane. Its bytes reach shared memory only when the thread waits for the copy, so a
+    // kernel without a wait reads the previous contents.
+    struct LaneCopy {
+        uint32_t lane, group;  // lane of the warp; number of groups that the lane committed before
+        uint32_t bytes;
+        uint8_t* place;
+        uint8_t data[16];  // zeros after the bytes that the lane reads
     };
-    std::vector<std::vector<Copies>> pending;
+    std::vector<std::vector<LaneCopy>> pending;  // indexed by warp, oldest first
     std::vector<uint32_t> committed;  // number of groups that each lane committed
 
     // Return the shared memory of the thread block at a batch position.
@@ -215,10 +207,13 @@ class Batch {
     Memory memory_at(Space space, int64_t address) const;
     // Return whether an access to shared memory is inside the memory of a block of the cluster.
     bool in_cluster(int64_t address, uint32_t bytes) const;
-    bool resolve_warp(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
-    bool resolve_inline(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
-    KERNREC_AVX2 bool resolve_avx2(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
-    [[noreturn]] void fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp);
+    bool resolve(const Instruction& ins, uint32_t bytes, bool write, Resolved& at);
+    [[noreturn]] void fail_access(const Instruction& ins, uint32_t bytes, uint32_t lane);
+
+    void count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges,
+                      bool rows_of_matrices);
+    void watch(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind);
+    void trace(uint32_t warp, std::vector<int64_t>& places, AccessKind kind);
 
     // Scheduling
     struct Barrier {
@@ -227,6 +222,8 @@ class Batch {
         std::vector<Waiting> waiting;
     };
     bool is_live(uint32_t lane) const { return live_[lane / kWarp] >> lane % kWarp & 1; }
+    void count_live();
+    void diverge();
     void execute(const BasicBlock& block);
     int32_t lowest();
     bool must_wait(const BasicBlock& block, uint32_t warp, uint32_t mask, int32_t position);
@@ -257,7 +254,9 @@ class Batch {
     uint32_t shared_stride_ = 0, local_stride_ = 0, argument_stride_ = 0;
     std::vector<int64_t> block_numbers_;
     std::vector<uint32_t> live_;  // mask of the live lanes of each warp
-    std::vector<int32_t> positions_;  // next basic block of each lane
+    uint32_t live_count_ = 0;
+    int32_t common_ = 0;  // next basic block of all live lanes, or kDisagree
+    std::vector<int32_t> positions_;  // next basic block of each lane, while lanes disagree
     std::vector<uint32_t> parked_;  // mask of the lanes of each warp that wait for other lanes of the warp
     uint64_t executed_ = 0;  // number of instructions before the current basic block
     uint32_t first_of_block_ = 0;

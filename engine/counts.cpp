@@ -1,4 +1,4 @@
-// Counts accesses to memory, and merges the counters of batches.
+// Finds the cost of accesses to memory, counts them, and merges the counters of batches.
 #include "counts.h"
 
 #include <algorithm>
@@ -16,6 +16,37 @@ constexpr const char* kSharedNames[] = {
     "shared.load_wavefronts", "shared.store_wavefronts", "shared.atomic_wavefronts", "shared.load_ideal",
     "shared.store_ideal",     "shared.atomic_ideal",     "shared.atomic_repeats",    "atomic.shared"};
 
+// Return the number of distinct units of a warp whose addresses ascend, or 0 if they do not.
+constexpr auto kDistinct = [](const int64_t* addresses, uint32_t shift) __attribute__((always_inline)) {
+    uint64_t number = 1, descends = 0;
+    for (uint32_t lane = 1; lane < kWarp; lane++) {
+        const int64_t step = (addresses[lane] >> shift) - (addresses[lane - 1] >> shift);
+        number += step != 0;
+        descends |= uint64_t(step) >> 63;
+    }
+    return descends ? 0 : uint32_t(number);
+};
+constexpr ByCpu<kDistinct> distinct_ascending;
+
+// Pattern of the units that a warp accesses.
+struct Pattern {
+    int64_t span;    // from the first to the last unit
+    uint64_t apart;  // bits in which the units differ
+    bool ascends;    // all units differ
+};
+constexpr auto kPattern = [](const int64_t* units) __attribute__((always_inline)) {
+    int64_t low = units[0], high = units[0];
+    uint64_t apart = 0, descends = 0;
+    for (uint32_t lane = 1; lane < kWarp; lane++) {
+        low = std::min(low, units[lane]);
+        high = std::max(high, units[lane]);
+        apart |= uint64_t(units[lane] ^ units[0]);
+        descends |= uint64_t(units[lane] - units[lane - 1] - 1) >> 63;
+    }
+    return Pattern{high - low, apart, !descends};
+};
+constexpr ByCpu<kPattern> pattern_of;
+
 constexpr auto kAllEqual = [](const uint32_t* values, uint32_t count) __attribute__((always_inline)) {
     uint32_t apart = 0;
     for (uint32_t i = 0; i < count; i++) apart |= values[i] ^ values[0];
@@ -23,7 +54,89 @@ constexpr auto kAllEqual = [](const uint32_t* values, uint32_t count) __attribut
 };
 constexpr ByCpu<kAllEqual> all_equal;
 
+uint32_t distinct_sorted(int64_t* values, uint32_t count) {
+    std::sort(values, values + count);
+    return uint32_t(std::unique(values, values + count) - values);
+}
+
+// Return how many distinct units (address / bank width) are in the busiest bank. With `every`, count every lane.
+uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool every) {
+    int64_t of_bank[kWarp][kWarp];
+    uint8_t load[kWarp] = {};
+    uint32_t most = 0;
+    for (const uint32_t lane : LanesOf(mask)) {
+        const uint32_t bank = uint32_t(units[lane]) & (banks - 1);
+        int64_t* const end = of_bank[bank] + load[bank];
+        if (!every && std::find(of_bank[bank], end, units[lane]) != end) continue;
+        *end = units[lane];
+        most = std::max<uint32_t>(most, ++load[bank]);
+    }
+    return most;
+}
+
+bool paired(const int64_t* units, uint32_t mask, uint32_t distance) {
+    for (uint32_t lane = 0; lane < kWarp; lane++)
+        if ((mask >> lane & 1) && (mask >> (lane ^ distance) & 1) && units[lane] != units[lane ^ distance])
+            return false;
+    return true;
+}
+
+// Return the number of sectors of an access to local memory, where words of the lanes are interleaved.
+uint32_t local_sectors(const int64_t* addresses, uint32_t mask, uint32_t bytes) {
+    const uint32_t words = std::max(1u, bytes / 4);
+    int64_t units[kWarp * 8];
+    uint32_t count = 0;
+    for (const uint32_t lane : LanesOf(mask))
+        for (uint32_t word = 0; word < words && count < std::size(units); word++)
+            units[count++] = ((addresses[lane] >> 2) + word) * 4 + lane / 8;
+    return distinct_sorted(units, count);
+}
+
 }  // namespace
+
+uint32_t distinct(const int64_t* addresses, uint32_t shift) {
+    if (const uint32_t number = distinct_ascending(addresses, shift)) return number;
+    int64_t units[kWarp];
+    for (uint32_t lane = 0; lane < kWarp; lane++) units[lane] = addresses[lane] >> shift;
+    return distinct_sorted(units, kWarp);
+}
+
+Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, bool load, bool atomic) {
+    const uint32_t unit = std::max(bytes, 4u), banks = 128 / unit, shift = uint32_t(__builtin_ctz(unit));
+    int64_t units[kWarp];
+    for (uint32_t lane = 0; lane < kWarp; lane++) units[lane] = int64_t(uint64_t(addresses[lane]) >> shift);
+    const Pattern all = pattern_of(units);
+    uint32_t group = banks;
+    if (load && unit > 4 && (!all.apart || paired(units, mask, 1) || paired(units, mask, 2))) group = 2 * banks;
+    // Units in a range of `banks` units are in different banks.
+    const bool consecutive = all.ascends && all.span == kWarp - 1;
+    if (mask == ~0u && (consecutive || (!atomic && all.span < int64_t(banks)))) return {kWarp / group, kWarp / group};
+    const bool one_bank = !(all.apart & (banks - 1));
+    if (all.ascends && one_bank) return {kWarp, kWarp / group};
+    Wavefronts result{0, 0};
+    for (uint32_t first = 0; first < kWarp; first += group) {
+        const uint32_t part = mask >> first & (~0u >> (kWarp - group));
+        if (!part) continue;
+        result.count += busiest_bank(units + first, part, banks, atomic || all.ascends);
+        result.ideal++;
+    }
+    return result;
+}
+
+uint32_t atomic_turns(const int64_t* addresses, uint32_t mask, uint32_t bytes) {
+    std::vector<int64_t> values;
+    for (const uint32_t lane : LanesOf(mask)) values.push_back(addresses[lane]);
+    std::sort(values.begin(), values.end());
+    uint32_t turns = 0, most = 0, same = 0;
+    for (size_t i = 0; i < values.size(); i++) {
+        const bool new_sector = i > 0 && values[i] >> 5 != values[i - 1] >> 5;
+        const bool new_element = i > 0 && values[i] / bytes != values[i - 1] / bytes;
+        if (new_sector) turns += std::exchange(most, 0);
+        same = new_element ? 1 : same + 1;
+        most = std::max(most, same);
+    }
+    return turns + most;
+}
 
 void Counts::merge(const Counts& other) {
     const auto add = [](Counter* to, const Counter* from, size_t count) {
@@ -62,15 +175,15 @@ std::map<std::string, uint64_t> Counts::by_name(const std::vector<std::string>& 
     return result;
 }
 
-Wavefronts wavefronts(const Resolved& at, uint32_t bytes, bool load, bool atomic) {
-    if (!at.same || atomic) return wavefronts(at.addresses, at.mask, bytes, load, atomic);
-    const uint32_t unit = std::max(bytes, 4u), group = 128 / unit * (load && unit > 4 ? 2 : 1);
-    return {kWarp / group, kWarp / group};
+void Batch::record(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind,
+                   bool merges, bool rows_of_matrices) {
+    if (launch.count)
+        for (const Resolved& at : all) count_access(ins, at, bytes, kind, merges, rows_of_matrices);
+    if (launch.watch) watch(ins, all, bytes, kind);
 }
 
 void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges,
                          bool rows_of_matrices) {
-    if (!launch.count) return;
     const size_t which = size_t(kind);
     const uint32_t active = __builtin_popcount(at.mask);
     SiteCounts unused, &site = launch.checks ? launch.checks->site(ins.source) : unused;
@@ -86,17 +199,15 @@ void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t by
     };
     if (at.space == Space::kGlobal) {
         BufferCounts& buffer = counts.buffers[at.buffer];
-        const uint64_t sectors = at.same ? 1
-                                 : at.consecutive && bytes <= 32
-                                     ? uint64_t((at.addresses[kWarp - 1] >> 5) - (at.addresses[0] >> 5) + 1)
-                                     : distinct(at.addresses, at.mask, 5);
+        const uint32_t sectors = distinct(at.addresses, 5);
         site.moved += sectors;
         add(buffer, sectors);
         if (is_atomic) buffer[kAtomics].add(active);
     } else if (at.space == Space::kShared) {
         const bool load = kind == AccessKind::kRead && !rows_of_matrices;
-        const Wavefronts waves = wavefronts(at, bytes, load, is_atomic && !merges);
-        if (merges) counts.shared[kRepeats].add(wavefronts(at, bytes, load, true).count - waves.count);
+        const Wavefronts waves = wavefronts(at.addresses, at.mask, bytes, load, is_atomic && !merges);
+        if (merges)
+            counts.shared[kRepeats].add(wavefronts(at.addresses, at.mask, bytes, load, true).count - waves.count);
         site.moved += waves.count;
         site.ideal += waves.ideal;
         counts.shared[kWavefronts + which].add(waves.count);
@@ -114,12 +225,12 @@ bool Batch::count_uniform_load(const Instruction& ins, uint32_t bytes) {
     const uint32_t warps = std::exchange(running, 1);
     const Resolved& at = access(ins, bytes, AccessKind::kRead)[0];
     running = warps;
-    if (at.same && launch.count) {
-        const Wavefronts waves = wavefronts(at, bytes, true, false);
+    if (launch.count) {
+        const Wavefronts waves = wavefronts(at.addresses, at.mask, bytes, true, false);
         counts.shared[kWavefronts].add(uint64_t(waves.count) * warps);
         counts.shared[kIdeal].add(uint64_t(waves.ideal) * warps);
     }
-    return at.same;
+    return true;
 }
 
 void Batch::count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind) {

@@ -312,9 +312,8 @@ void move(Batch& batch, const Instruction& ins) {
                     }
                 }
             }
-            batch.count_access(moved, at, bytes, kind);
         }
-        batch.watch(all, bytes, unit, kind);
+        batch.record(moved, all, bytes, kind);
         batch.check_races(moved, all, bytes, form.store, false);
     }
 }

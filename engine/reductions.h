@@ -49,19 +49,21 @@ T reduced(Reduction reduction, T old, T b, T c = T()) {
     }
 }
 
-// Return the bits of an element of `type` after a reduction.
-inline uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t value) {
+// Return the bits of an element of `type` after a reduction. Ignore bits above the element.
+inline uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t value, uint64_t swapped = 0) {
     const auto as = [&](auto number) {
         using T = decltype(number);
-        T a, b;
+        T a, b, c;
         std::memcpy(&a, &old, sizeof a);
         std::memcpy(&b, &value, sizeof b);
-        const T result = reduced(reduction, a, b);
+        std::memcpy(&c, &swapped, sizeof c);
+        const T result = reduced(reduction, a, b, c);
         uint64_t bits = 0;
         std::memcpy(&bits, &result, sizeof result);
         return bits;
     };
     switch (type) {
+        case NumberType::kU16: return as(uint16_t());
         case NumberType::kU32: return as(uint32_t());
         case NumberType::kS32: return as(int32_t());
         case NumberType::kU64: return as(uint64_t());
@@ -70,10 +72,10 @@ inline uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint6
         case NumberType::kF64: return as(double());
         case NumberType::kF16:
         case NumberType::kBf16: {
-            // float64 holds the exact sum of two 16-bit numbers, so only `convert` rounds. If the exponents are too far
-            // apart for an exact sum, the smaller number is too small to change the result.
-            const double sum = reduced(reduction, to_double(type, old), to_double(type, value));
-            return convert({type, NumberType::kF64}, bit_cast<uint64_t>(sum));
+            if (reduction == Reduction::kExch) return value & 0xFFFF;
+            // float64 holds the exact sum of two 16-bit numbers, so only `from_double` rounds. If the exponents are too
+            // far apart for an exact sum, the smaller number is too small to change the result.
+            return from_double(type, reduced(reduction, to_double(type, old), to_double(type, value)));
         }
         default: return value;
     }

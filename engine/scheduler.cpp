@@ -1,8 +1,9 @@
 // Runs the basic blocks of a kernel for a batch of thread blocks.
 //
-// Each lane has a position, its next basic block. The lowest one runs first, for all lanes that are there. Compilers
-// order basic blocks so that lanes reconverge at the end of an `if` or a loop. Each warp executes in the same order as
-// if it ran alone, so its counts do not depend on other warps of the batch.
+// While all live lanes agree, they have a common position, the next basic block. After they diverge, each lane has its
+// own, and the lowest one runs first, for all lanes that are there. Compilers order basic blocks so that lanes
+// reconverge at the end of an `if` or a loop. Each warp executes in the same order as if it ran alone, so its counts do
+// not depend on other warps of the batch.
 //
 // `bar.sync` holds a lane until all threads of its block that have not exited arrive. Warp-synchronous instructions
 // wait for the live lanes in their mask. Lanes in a spin loop run only if no other lane can.
@@ -18,32 +19,22 @@ namespace kernrec {
 
 namespace {
 
-constexpr int32_t kExited = INT32_MAX, kWaits = INT32_MAX - 1;
+constexpr int32_t kExited = INT32_MAX, kWaits = INT32_MAX - 1, kDisagree = -1;
 
 // Fill the mask of each warp with the lanes at a position.
-constexpr auto kMasksAt = [](const int32_t* positions, uint32_t warps, int32_t position, uint32_t* masks)
-                              __attribute__((always_inline)) {
-                                  for (uint32_t warp = 0; warp < warps; warp++) {
-                                      uint32_t mask = 0;
-                                      for (uint32_t lane = 0; lane < kWarp; lane++)
-                                          mask |= positions[warp * kWarp + lane] == position ? kLanes.bit[lane] : 0;
-                                      masks[warp] = mask;
-                                  }
-                              };
-constexpr ByCpu<kMasksAt> masks_at;
-
-constexpr auto kLeast = [](const int32_t* positions, uint32_t lanes) __attribute__((always_inline)) {
-    int32_t least = INT32_MAX;
-    for (uint32_t lane = 0; lane < lanes; lane++) least = positions[lane] < least ? positions[lane] : least;
-    return least;
-};
-constexpr ByCpu<kLeast> least_of;
+void masks_at(const int32_t* positions, uint32_t warps, int32_t position, uint32_t* masks) {
+    for (uint32_t warp = 0; warp < warps; warp++) {
+        uint32_t mask = 0;
+        for (uint32_t lane = 0; lane < kWarp; lane++)
+            mask |= positions[warp * kWarp + lane] == position ? kLanes.bit[lane] : 0;
+        masks[warp] = mask;
+    }
+}
 
 // Move the lanes of a mask to a position. here: positions of the lanes of a warp.
-constexpr auto kMove = [](int32_t* here, uint32_t mask, int32_t position) __attribute__((always_inline)) {
+void move_lanes(int32_t* here, uint32_t mask, int32_t position) {
     for (uint32_t lane = 0; lane < kWarp; lane++) here[lane] = kLanes.bit[lane] & mask ? position : here[lane];
-};
-constexpr ByCpu<kMove> move_lanes;
+}
 
 constexpr uint32_t kLooksInVain = 2;  // failed trips through a spin loop before the launch counts as stuck
 
@@ -54,9 +45,9 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
     std::copy_n(blocks, count, block_numbers_.begin());
     fill_specials();
     for (uint32_t id : program.unassigned) fill(program.registers[id], 0, lanes, 0);
-    std::fill(shared_.begin(), shared_.end(), kPoisonByte);
-    std::fill(local_.begin(), local_.end(), kPoisonByte);
-    for (std::vector<Copies>& copies : pending) copies.clear();
+    shared_.assign(size_t(shared_stride_) * launch.blocks_per_batch + 16, kPoisonByte);
+    local_.assign(size_t(local_stride_) * lanes + 16, kPoisonByte);
+    pending.assign(warp_count, {});
     running_warps_.assign(warp_count, 0);  // after an error, the list may be shorter
     running_masks_.assign(warp_count, 0);
     committed.assign(lanes, 0);
@@ -71,13 +62,17 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
     cluster_waiting_.assign(lanes, 0);
     cluster_waiters_ = 0;
     barriers_.clear();
+    live_.assign(warp_count, 0);
+    resume_.assign(lanes, 0);
     const uint32_t threads = launch.block[0] * launch.block[1] * launch.block[2];
     for (uint32_t warp = 0; warp < warp_count; warp++) {
         const uint32_t first = warp % warps_per_block * kWarp;
         const uint32_t there = warp / warps_per_block < count ? std::min(threads - first, kWarp) : 0;
         live_[warp] = there == kWarp ? ~0u : (1u << there) - 1;
     }
-    for (uint32_t lane = 0; lane < lanes; lane++) positions_[lane] = is_live(lane) ? 0 : kExited;
+    count_live();
+    positions_.assign(lanes, kExited);
+    common_ = 0;
     parked_.assign(warp_count, 0);
     tried_.assign(lanes, 0);
     executed_ = 0;
@@ -90,6 +85,17 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
         watches_.push_back(place == watched->end() ? nullptr : &place->second);
         if (watches_.back()) room_ = kMostKept;
     }
+}
+
+void Batch::count_live() {
+    live_count_ = 0;
+    for (const uint32_t mask : live_) live_count_ += uint32_t(__builtin_popcount(mask));
+}
+
+// Give each live lane its own position.
+void Batch::diverge() {
+    for (uint32_t warp = 0; warp < warp_count; warp++) move_lanes(&positions_[warp * kWarp], live_[warp], common_);
+    common_ = kDisagree;
 }
 
 void Batch::execute(const BasicBlock& block) {
@@ -111,20 +117,21 @@ int32_t Batch::lowest() {
     const auto lowest_of = [&](auto may_run) {
         int32_t lowest = kWaits;
         for (uint32_t lane = 0; lane < lanes; lane++)
-            if (!(parked_[lane / kWarp] >> lane % kWarp & 1) && may_run(lane))
-                lowest = std::min(lowest, positions_[lane]);
+            lowest = may_run(lane) ? std::min(lowest, positions_[lane]) : lowest;
         return lowest;
     };
+    const auto is_parked = [&](uint32_t lane) { return parked_[lane / kWarp] >> lane % kWarp & 1; };
     while (true) {
         wake();
         const bool any_parked = std::any_of(parked_.begin(), parked_.end(), [](uint32_t mask) { return mask != 0; });
-        int32_t lowest = paused_ || has_spins_ || any_parked ? lowest_of([&](uint32_t lane) {
-            return !phase_waits_[lane].paused && !(has_spins_ && spinning(lane));
-        })
-                                                             : least_of(positions_.data(), lanes);
+        const bool all_may_run = !paused_ && !has_spins_ && !any_parked;
+        int32_t lowest = lowest_of([&](uint32_t lane) {
+            return all_may_run || (!is_parked(lane) && !phase_waits_[lane].paused && !(has_spins_ && spinning(lane)));
+        });
         if (lowest < kWaits) return lowest;
         if (has_spins_ && !(paused_ && advance_work())) {
-            lowest = lowest_of([&](uint32_t lane) { return spinning(lane) && tried_[lane] < kLooksInVain; });
+            lowest = lowest_of(
+                [&](uint32_t lane) { return !is_parked(lane) && spinning(lane) && tried_[lane] < kLooksInVain; });
             if (lowest < kWaits) return lowest;
         }
         if (!paused_) fail_deadlocked();
@@ -147,14 +154,15 @@ uint32_t Batch::select(int32_t position) {
     const BasicBlock& block = program.blocks[position];
     uint32_t selected = 0;
     running = 0;
-    masks_at(positions_.data(), warp_count, position, running_masks_.data());
+    if (common_ == kDisagree) masks_at(positions_.data(), warp_count, position, running_masks_.data());
+    else running_masks_ = live_;
     for (uint32_t warp = 0; warp < warp_count; warp++) {
         uint32_t mask = running_masks_[warp];
         if (!mask) continue;
         parked_[warp] &= ~mask;
         if (block.phase_test) {
             mask = ready(*block.phase_test, warp, mask);
-        } else if (must_wait(block, warp, mask, position)) {
+        } else if (common_ == kDisagree && must_wait(block, warp, mask, position)) {
             parked_[warp] |= mask;
             mask = 0;
         }
@@ -164,13 +172,16 @@ uint32_t Batch::select(int32_t position) {
         running_masks_[running++] = mask;
     }
     all_full = selected == lanes;
+    const bool agree = selected == live_count_ && !block.spins;
+    if (agree) common_ = position;
+    else if (common_ != kDisagree) diverge();
     return selected;
 }
 
 void Batch::run(const int64_t* blocks, uint32_t count) {
     start(blocks, count);
-    while (std::any_of(live_.begin(), live_.end(), [](uint32_t mask) { return mask != 0; })) {
-        const uint32_t index = lowest();
+    while (live_count_) {
+        const uint32_t index = common_ == kDisagree ? lowest() : common_;
         if (index >= program.blocks.size()) throw Fault(FaultKind::kUnsupported, -1, "the end of the text");
         const uint32_t selected = select(index);
         if (!selected) continue;
@@ -193,6 +204,16 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
 // Move the lanes that ran a basic block on.
 void Batch::finish(const BasicBlock& block, int32_t index) {
     source = block.end_source;
+    if (common_ != kDisagree) {
+        uint32_t taken = 0;
+        for (uint32_t i = 0; i < running && block.end == End::kBranch; i++)
+            taken += uint32_t(__builtin_popcount(running_masks_[i] & guarded(block, running_warps_[i])));
+        if (block.end == End::kNone || (block.end == End::kBranch && (!taken || taken == live_count_))) {
+            common_ = taken ? int32_t(block.targets[0]) : index + 1;
+            return;
+        }
+        common_ = kDisagree;
+    }
     uint32_t most = 0;  // highest index into the targets
     for (uint32_t i = 0; i < running; i++) {
         const uint32_t warp = running_warps_[i], first = warp * kWarp;
@@ -224,6 +245,7 @@ void Batch::finish(const BasicBlock& block, int32_t index) {
     if (block.end == End::kIndexedBranch && most >= block.targets.size())
         fail(joined("index ", most, " is out of range: the branch has ", block.targets.size(), " targets"));
     if (block.end == End::kExit) {
+        count_live();
         end_blocks(block);
         std::fill(parked_.begin(), parked_.end(), 0);  // resume lanes that waited for exited lanes
     }

@@ -22,10 +22,8 @@ void allocate(Batch& batch, const Instruction& ins) {
     each_warp(batch, ins, [&](uint32_t warp, uint32_t lane, uint32_t) {
         const uint32_t address = memory_of(batch, lane).allocate(uint32_t(batch.value(ins.b, lane)));
         const std::vector<Resolved> all = batch.access_of(ins, 4, AccessKind::kWrite, {{warp, 1}});
-        for (const Resolved& at : all) {
-            std::memcpy(at.places[0], &address, 4);
-            batch.count_access(ins, at, 4, AccessKind::kWrite);
-        }
+        for (const Resolved& at : all) std::memcpy(at.places[0], &address, 4);
+        batch.record(ins, all, 4, AccessKind::kWrite);
         batch.check_races(ins, all, 4, true, false);
     });
 }

@@ -129,26 +129,21 @@ const Registration kMatch({"match"}, [](Decoder& decoder, const Source& ins) {
     decoder.emit(width == 32 ? match<uint32_t> : match<uint64_t>, d, a, members, {}, flag).mode = all;
 });
 
-template <class T>
-void reduce(Batch& batch, const Instruction& ins) {
-    const T* source = batch.row<T>(ins.a);
-    T* d = batch.row<T>(ins.d);
-    const bool absolute = ins.modes[0], with_nan = ins.modes[1];
+void reduce_group(Batch& batch, const Instruction& ins) {
+    const uint32_t* source = batch.row<uint32_t>(ins.a);
+    uint32_t* d = batch.row<uint32_t>(ins.d);
+    const auto type = NumberType(ins.unit);
+    const bool is_float = type == NumberType::kF32, absolute = ins.modes[0], with_nan = ins.modes[1];
     each_group(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        bool is_nan = false;
-        const auto value = [&](uint32_t lane) {
-            if constexpr (std::is_floating_point_v<T>) {
-                is_nan |= with_nan && std::isnan(source[first + lane]);
-                return absolute ? std::fabs(source[first + lane]) : source[first + lane];
-            } else {
-                return source[first + lane];
-            }
-        };
-        T result = value(__builtin_ctz(mask));
-        for (const uint32_t lane : LanesOf(mask & (mask - 1)))
-            result = reduced(Reduction(ins.mode), result, value(lane));
-        if constexpr (std::is_floating_point_v<T>)
-            if (is_nan || std::isnan(result)) result = bit_cast<T>(0x7FFFFFFF);
+        const auto value = [&](uint32_t lane) { return source[first + lane] & (absolute ? 0x7FFFFFFF : ~0u); };
+        const auto is_nan = [](uint32_t bits) { return std::isnan(bit_cast<float>(bits)); };
+        uint32_t result = value(uint32_t(__builtin_ctz(mask)));
+        bool any_nan = is_nan(result);
+        for (const uint32_t lane : LanesOf(mask & (mask - 1))) {
+            any_nan |= is_nan(value(lane));
+            result = uint32_t(reduce(Reduction(ins.mode), type, result, value(lane)));
+        }
+        if (is_float && ((with_nan && any_nan) || is_nan(result))) result = 0x7FFFFFFF;
         for (const uint32_t lane : LanesOf(mask)) d[first + lane] = result;
     });
 }
@@ -167,10 +162,8 @@ const Registration kRedux({"redux"}, [](Decoder& decoder, const Source& ins) {
             if (ins.modifiers[i] != "abs" && ins.modifiers[i] != "NaN") refuse();
     const Row a = decoder.read(ins.operands[1], type), members = members_of(decoder, ins);
     const Row d = decoder.write(ins.operands[0], type);
-    Instruction& made = decoder.emit(is_float        ? reduce<float>
-                                     : type == "s32" ? reduce<int32_t>
-                                                     : reduce<uint32_t>,
-                                     d, a, members);
+    Instruction& made = decoder.emit(reduce_group, d, a, members);
+    made.unit = uint32_t(number_type(type));
     made.mode = uint32_t(mode);
     made.modes = {ins.has("abs"), ins.has("NaN")};
 });

@@ -3,26 +3,34 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <unordered_map>
 
 #include "batch.h"
-#include "cost.h"
 
 namespace kernrec {
 
 const UnitSet::Recent& UnitSet::look_up(uint64_t page) {
-    uint64_t* words = pages_[page].words;
-    if (pages_.size() > recent_.size()) recent_.assign(4 * recent_.size(), {});
+    uint64_t* words = pages[page].data();
+    if (pages.size() > recent_.size()) recent_.assign(4 * recent_.size(), {});
     return recent_[page & (recent_.size() - 1)] = {page, words};
 }
 
+const UnitSet::Page& UnitSet::page(uint64_t number) const {
+    static const Page empty{};
+    const auto entry = pages.find(number);
+    return entry == pages.end() ? empty : entry->second;
+}
+
+bool UnitSet::has(int64_t unit) const {
+    const uint64_t within = uint64_t(unit) % kPageUnits;
+    return page(uint64_t(unit) / kPageUnits)[within / 64] >> within % 64 & 1;
+}
+
 std::vector<int64_t> UnitSet::groups(uint32_t group) const {
-    std::vector<uint64_t> pages;
-    for (const auto& page : pages_) pages.push_back(page.first);
-    std::sort(pages.begin(), pages.end());
     std::vector<int64_t> numbers;
-    for (const uint64_t page : pages)
-        for (uint32_t i = 0; i < kPageWords; i++)
-            for (uint64_t rest = pages_.at(page).words[i]; rest;) {
+    for (const auto& [page, words] : pages)
+        for (size_t i = 0; i < words.size(); i++)
+            for (uint64_t rest = words[i]; rest;) {
                 const uint32_t unit = uint32_t(__builtin_ctzll(rest)) / group * group;
                 numbers.push_back(int64_t((page * kPageUnits + 64 * i + unit) / group));
                 rest &= ~(((uint64_t(1) << group) - 1) << unit);
@@ -30,46 +38,34 @@ std::vector<int64_t> UnitSet::groups(uint32_t group) const {
     return numbers;
 }
 
-UnitSet::Neighborhood UnitSet::around(uint64_t page) const {
-    Neighborhood words{};
-    const auto before = pages_.find(page - 1), here = pages_.find(page), after = pages_.find(page + 1);
-    if (before != pages_.end()) words.front() = before->second.words[kPageWords - 1];
-    if (here != pages_.end()) std::copy_n(here->second.words, kPageWords, words.begin() + 1);
-    if (after != pages_.end()) words.back() = after->second.words[0];
-    return words;
-}
-
-namespace {
-
-// Return the lowest bit of each byte that is not 0.
-uint64_t nonzero_bytes(uint64_t bytes) {
-    bytes |= bytes >> 4;
-    bytes |= bytes >> 2;
-    return (bytes | bytes >> 1) & 0x0101010101010101;
-}
-
-}  // namespace
-
 double Touched::new_bytes(const Touched& next) const {
-    const bool fine = is_fine && next.is_fine;
-    const auto number = [](uint64_t bits) { return uint64_t(__builtin_popcountll(bits)); };
+    constexpr uint32_t per_sector = kSectorBytes / kWordBytes;
     uint64_t sectors = 0, words = 0, runs = 0;  // new sectors and words, and runs of consecutive new words
     uint64_t following = 0, preceding = 0;      // runs directly after and directly before a word of this block
-    for (const auto& entry : next.units.pages()) {
-        const UnitSet::Neighborhood own = units.around(entry.first), other = next.units.around(entry.first);
-        for (size_t i = 1; i <= UnitSet::kPageWords; i++) {
-            const uint64_t fresh = other[i] & ~own[i], before = other[i - 1] & ~own[i - 1];
-            if (!fresh) continue;
-            const uint64_t after = other[i + 1] & ~own[i + 1];
-            const uint64_t begins = fresh & ~(fresh << 1 | before >> 63), ends = fresh & ~(fresh >> 1 | after << 63);
-            sectors += number(fine ? nonzero_bytes(other[i]) & ~nonzero_bytes(own[i]) : fresh);
-            words += number(fresh);
-            runs += number(begins);
-            following += number(begins & (own[i] << 1 | own[i - 1] >> 63));
-            preceding += number(ends & (own[i] >> 1 | own[i + 1] << 63));
-        }
+    int64_t last = -2, last_sector = -1;        // last new word and sector
+    for (const auto& [page, theirs] : next.units.pages) {
+        const UnitSet::Page& own = units.page(page);
+        for (size_t i = 0; i < own.size(); i++)
+            for (uint64_t rest = theirs[i] & ~own[i]; rest; rest &= rest - 1) {
+                const auto bit = uint32_t(__builtin_ctzll(rest));
+                const auto word = int64_t(page * UnitSet::kPageUnits + 64 * i + bit);
+                words++;
+                if (word != last + 1) {
+                    preceding += runs && units.has(last + 1);
+                    runs++;
+                    following += units.has(word - 1);
+                }
+                last = word;
+                const bool is_new = !(own[i] >> bit / per_sector * per_sector & ((1u << per_sector) - 1));
+                if (is_new && word / per_sector != last_sector) {
+                    last_sector = word / per_sector;
+                    sectors++;
+                }
+            }
     }
-    if (!fine || !words) return double(sectors) * kSectorBytes;
+    if (!is_fine || !next.is_fine) return double(words) * kSectorBytes;
+    if (!words) return 0;
+    preceding += units.has(last + 1);
     const double share = double(std::max(following, preceding)) / double(runs);
     return share * double(words) * kWordBytes + (1.0 - share) * double(sectors) * kSectorBytes;
 }
@@ -147,24 +143,39 @@ void Batch::touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, const int
     for (int written = kind == AccessKind::kWrite; written <= (kind != AccessKind::kRead); written++) {
         Touched& touched = watch.touched[{buffer, written != 0}];
         touched.is_fine = is_fine;
-        for (const uint32_t lane : LanesOf(mask))
-            touched.units.add((uint64_t(addresses[lane]) & ((uint64_t(1) << kBufferShift) - 1)) / unit, units);
+        int64_t previous = -1;
+        for (const uint32_t lane : LanesOf(mask)) {
+            if (addresses[lane] == previous) continue;  // lanes often read the same address
+            previous = addresses[lane];
+            touched.units.add((uint64_t(previous) & ((uint64_t(1) << kBufferShift) - 1)) / unit, units);
+        }
     }
 }
 
-void Batch::watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read) {
-    if (!std::is_sorted(sectors.begin(), sectors.end())) std::sort(sectors.begin(), sectors.end());
-    sectors.erase(std::unique(sectors.begin(), sectors.end()), sectors.end());
-    if (watch.sectors.size() >= kLongTrace && watch.sectors.capacity() < kMostKept) {
-        watch.steps.reserve(kReserved);
-        watch.sectors.reserve(kReserved);
-        watch.warps.reserve(kReserved);
-        watch.reads.reserve(kReserved);
+// Record the request of a warp. places: addresses of atomic operations, or sectors of loads and stores.
+void Batch::trace(uint32_t warp, std::vector<int64_t>& places, AccessKind kind) {
+    BlockWatch* watch = watch_of(warp);
+    const bool is_atomic = kind == AccessKind::kAtomic;
+    if (!is_atomic) {
+        if (!std::is_sorted(places.begin(), places.end())) std::sort(places.begin(), places.end());
+        places.erase(std::unique(places.begin(), places.end()), places.end());
     }
-    watch.sectors.insert(watch.sectors.end(), sectors.begin(), sectors.end());
-    watch.steps.resize(watch.sectors.size(), turn_);
-    watch.warps.resize(watch.sectors.size(), uint8_t(warp % warps_per_block));
-    watch.reads.resize(watch.sectors.size(), read);
+    room_ -= int64_t(places.size());
+    if (!watch) return;
+    if (is_atomic) {
+        watch->atomics.insert(watch->atomics.end(), places.begin(), places.end());
+        return;
+    }
+    if (watch->sectors.size() >= kLongTrace && watch->sectors.capacity() < kMostKept) {
+        watch->steps.reserve(kReserved);
+        watch->sectors.reserve(kReserved);
+        watch->warps.reserve(kReserved);
+        watch->reads.reserve(kReserved);
+    }
+    watch->sectors.insert(watch->sectors.end(), places.begin(), places.end());
+    watch->steps.resize(watch->sectors.size(), turn_);
+    watch->warps.resize(watch->sectors.size(), uint8_t(warp % warps_per_block));
+    watch->reads.resize(watch->sectors.size(), kind == AccessKind::kRead);
 }
 
 void Batch::watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKind kind) {
@@ -187,47 +198,31 @@ void Batch::watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKin
 }
 
 void Batch::watch_request(uint32_t warp, std::vector<int64_t> places, AccessKind kind) {
-    BlockWatch* watch = watch_of(warp);
-    if (room_ <= 0 || !watch) return;
-    if (kind == AccessKind::kAtomic) watch->atomics.insert(watch->atomics.end(), places.begin(), places.end());
-    else watch_sectors(*watch, warp, places, kind == AccessKind::kRead);
-    room_ -= int64_t(places.size());
+    if (room_ > 0 && watch_of(warp)) trace(warp, places, kind);
 }
 
-void Batch::watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t unit, AccessKind kind) {
-    if (!launch.watch) return;
+void Batch::watch(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind) {
     // Count L1's work for one instruction of all warps. L1 shares the banks of shared memory, and compares four tags of
     // 128-byte lines per clock (G. Smith of NVIDIA, forums.developer.nvidia.com, topic 49571).
     std::map<uint32_t, std::pair<uint64_t, uint64_t>> work;  // wavefronts and lines, keyed by buffer
-    std::vector<int64_t> sectors;
-    const bool keeps = room_ > 0;
+    std::vector<int64_t> places;
+    const bool keeps = room_ > 0, is_atomic = kind == AccessKind::kAtomic;
+    uint32_t aligned = 1;
+    while (aligned < bytes) aligned *= 2;
     for (const Resolved& at : all) {
         if (at.space != Space::kGlobal) continue;
         auto& [waves, lines] = work[at.buffer];
-        uint32_t aligned = 1;
-        while (aligned < bytes) aligned *= 2;
-        waves += wavefronts(at, aligned, true, false).count;
-        lines += distinct(at.addresses, at.mask, 7);
-        if (kind == AccessKind::kAtomic)
-            counts.buffers[at.buffer][kTurns].add(atomic_turns(at.addresses, at.mask, unit));
-        BlockWatch* watch = watch_of(at.warp);
-        if (watch) touch(*watch, at.buffer, kind, at.addresses, at.same ? 1 : at.mask, bytes);
+        waves += wavefronts(at.addresses, at.mask, aligned, true, false).count;
+        lines += distinct(at.addresses, 7);
+        if (is_atomic) counts.buffers[at.buffer][kTurns].add(atomic_turns(at.addresses, at.mask, ins.unit));
+        if (BlockWatch* watch = watch_of(at.warp)) touch(*watch, at.buffer, kind, at.addresses, at.mask, bytes);
         if (!keeps) continue;
-        sectors.clear();
-        if (kind == AccessKind::kAtomic) {
-            room_ -= __builtin_popcount(at.mask);
-            for (const uint32_t lane : LanesOf(watch ? at.mask : 0)) watch->atomics.push_back(at.addresses[lane]);
-        } else if (watch) {
-            for (const uint32_t lane : LanesOf(at.same ? 1 : at.mask)) {
-                const int64_t sector = at.addresses[lane] / kSectorBytes;
-                if (sectors.empty() || sector != sectors.back()) sectors.push_back(sector);
-            }
-            const size_t before = watch->sectors.size();
-            watch_sectors(*watch, at.warp, sectors, kind == AccessKind::kRead);
-            room_ -= int64_t(watch->sectors.size() - before);
-        } else {
-            room_ -= distinct(at.addresses, at.mask, 5);
+        places.clear();
+        for (const uint32_t lane : LanesOf(at.mask)) {
+            const int64_t place = is_atomic ? at.addresses[lane] : at.addresses[lane] / kSectorBytes;
+            if (is_atomic || places.empty() || place != places.back()) places.push_back(place);
         }
+        trace(at.warp, places, kind);
     }
     if (launch.count)
         for (const auto& [buffer, done] : work)

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,9 @@ namespace kernrec {
 // Set of units of a buffer, as bits in pages of 4096.
 class UnitSet {
   public:
+    static constexpr uint64_t kPageUnits = 4096;
+    using Page = std::array<uint64_t, kPageUnits / 64>;
+
     // Add `count` units from `first`: at most 8, within an aligned group of 8.
     void add(uint64_t first, uint32_t count) {
         const uint64_t page = first / kPageUnits;
@@ -21,18 +23,13 @@ class UnitSet {
         if (page != recent->page || !recent->words) recent = &look_up(page);
         recent->words[first % kPageUnits / 64] |= ((uint64_t(1) << count) - 1) << first % 64;
     }
+    bool has(int64_t unit) const;
     // Return the numbers of aligned groups of `group` units that contain a unit of the set, ascending. group: at
     // most 8.
     std::vector<int64_t> groups(uint32_t group) const;
-
-    static constexpr uint64_t kPageUnits = 4096, kPageWords = kPageUnits / 64;
-    struct Page {
-        uint64_t words[kPageWords] = {};
-    };
-    // A page between the last word of the page before it and the first word of the page after it.
-    using Neighborhood = std::array<uint64_t, kPageWords + 2>;
-    Neighborhood around(uint64_t page) const;
-    const std::unordered_map<uint64_t, Page>& pages() const { return pages_; }
+    // Return the bits of a page.
+    const Page& page(uint64_t number) const;
+    std::map<uint64_t, Page> pages;  // pages keep their address when others are added
 
   private:
     struct Recent {
@@ -40,7 +37,6 @@ class UnitSet {
         uint64_t* words = nullptr;
     };
     const Recent& look_up(uint64_t page);
-    std::unordered_map<uint64_t, Page> pages_;  // pages keep their address when others are added
     std::vector<Recent> recent_ = std::vector<Recent>(16);  // lanes often access different pages in turn
 };
 
