@@ -54,14 +54,14 @@ inline NumberType type_among(const std::string& name, std::initializer_list<cons
 
 constexpr size_t kMostRegisters = 128;
 
-// Pointers to one warp's registers, from a list of rows.
-template <class Word>
+// Pointers to the bytes of one warp's registers, from a list of rows.
 struct Fragments {
-    Word* registers[kMostRegisters];
+    uint8_t* registers[kMostRegisters];
     Fragments(Batch& batch, const std::vector<Row>& rows, uint32_t first_lane) {
-        for (size_t i = 0; i < rows.size(); ++i) registers[i] = batch.row<Word>(rows[i]) + first_lane;
+        for (size_t i = 0; i < rows.size(); ++i)
+            registers[i] = batch.row<uint8_t>(rows[i]) + size_t(first_lane) * rows[i].width / 8;
     }
-    Word* const* from(size_t i) const { return registers + i; }
+    uint8_t* const* from(size_t i) const { return registers + i; }
 };
 
 inline void nothing(Batch&, const Instruction&) {}

@@ -115,55 +115,21 @@ MatrixMultiply mma_form(const Source& ins) {
     return form;
 }
 
-// Multiply registers of f64, which are arrays of 32 `uint64_t`.
-void multiply_f64(const MatrixMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
-                  const uint64_t* const* c, uint64_t* const* d) {
-    alignas(64) double numbers_a[256], numbers_b[128], sums[128];
-    for (int r = 0; r < form.m * form.k / 32; ++r) std::memcpy(numbers_a + 32 * r, a[r], 256);
-    for (int r = 0; r < 8 * form.k / 32; ++r)
-        for (int lane = 0; lane < 32; ++lane)
-            numbers_b[(4 * r + lane % 4) * 8 + lane / 4] = bit_cast<double>(b[r][lane]);
-    multiply_tile_f64({numbers_a, form.m, form.k, 4}, numbers_b, sums);
-    for (int r = 0; r < form.m * 8 / 32; ++r)
-        for (int lane = 0; lane < 32; ++lane) {
-            const double sum = sums[64 * (r / 2) + 2 * lane + r % 2] + bit_cast<double>(c[r][lane]);
-            d[r][lane] = bit_cast<uint64_t>(sum);
-        }
-}
-
-// Multiply eight columns of B at a time.
-void multiply_columns(const MatrixMultiply& form, const uint32_t* const* a, const uint32_t* const* b,
-                      const uint32_t* const* c, uint32_t* const* d, const ScaleFactors* scales) {
-    if (form.n == 8) return multiply_fragments({form, a, b, c, d, scales});
-    // D may share registers with C, B or A, so write the results after all tiles.
-    uint32_t results[64][kWarp];
-    uint32_t* targets[64];
-    const int of_b = registers_of(form.b, 8 * form.k), of_c = registers_of(form.c, 8 * form.m);
-    const int of_d = registers_of(form.d, 8 * form.m), tiles = form.n / 8;
-    for (int i = 0; i < tiles * of_d; ++i) targets[i] = results[i];
-    for (int i = 0; i < tiles; ++i) multiply_fragments({form, a, b + i * of_b, c + i * of_c, targets + i * of_d});
-    for (int i = 0; i < tiles * of_d; ++i) std::memcpy(d[i], results[i], sizeof results[i]);
-}
-
 void multiply(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<Multiply>(ins);
     const MatrixMultiply& product = form.product;
     const auto [d, a, b, c] = form.first;
     batch.require_whole_warps(ins);
     const uint64_t warps = each_warp(batch, ins, [&, d = d, a = a, b = b, c = c](uint32_t, uint32_t first, uint32_t) {
-        if (ins.list.empty()) return;   // nothing needs the product
-        if (product.a == Type::kF64) {  // there is only one tile
-            const Fragments<uint64_t> all(batch, ins.list, first);
-            return multiply_f64(product, all.from(a), all.from(b), all.from(c), all.from(d));
-        }
-        const Fragments<uint32_t> all(batch, ins.list, first);
+        if (ins.list.empty()) return;  // nothing needs the product
+        const Fragments all(batch, ins.list, first);
         ScaleFactors scales[2];
         for (size_t i = 0; 3 * i < form.scales.size(); ++i) {
             const Row* rows = &form.scales[3 * i];
             scales[i] = {batch.row<uint32_t>(rows[0]) + first, batch.row<uint16_t>(rows[1])[first],
                          batch.row<uint16_t>(rows[2])[first]};
         }
-        multiply_columns(product, all.from(a), all.from(b), all.from(c), all.from(d), scales);
+        multiply_fragments(product, all.from(a), all.from(b), all.from(c), all.from(d), scales);
     });
     const uint64_t operations = uint64_t(2) * uint64_t(product.m) * uint64_t(product.n) * uint64_t(product.k);
     if (warps) count_operations(batch, "mma", product.a, operations * warps, product.packed);

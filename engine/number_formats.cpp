@@ -181,6 +181,7 @@ NumberType number_type(const std::string& name) {
 }
 
 double to_double(NumberType type, uint64_t bits) {
+    if (!is_float(type)) return double(integer_value(type, bits));
     switch (type) {
         case NumberType::kF64: return bit_cast<double>(bits);
         case NumberType::kF32: return bit_cast<float>(uint32_t(bits));
@@ -212,17 +213,15 @@ uint64_t from_double(NumberType type, double value) {
     return encoded(value, format, Rounding::kNearestEven, false);
 }
 
-const float* small_float_values(NumberType type) {
+const float* small_values(NumberType type) {
     static const auto tables = [] {
-        std::array<std::array<float, 256>, 5> values{};  // of e4m3, e5m2, e2m3, e3m2 and e2m1
-        for (size_t i = 0; i < values.size(); ++i) {
-            const auto format = NumberType(size_t(NumberType::kE4m3) + i);
-            for (size_t code = 0; code < size_t(1) << number_bits(format); ++code)
-                values[i][code] = float(to_double(format, code));
-        }
+        std::array<std::array<float, 256>, std::size(kNumbers)> values{};
+        for (size_t i = 0; i < values.size(); ++i)
+            for (size_t code = 0; kNumbers[i].bits <= 8 && code < size_t(1) << kNumbers[i].bits; ++code)
+                values[i][code] = float(to_double(NumberType(i), code));
         return values;
     }();
-    return tables[size_t(type) - size_t(NumberType::kE4m3)].data();
+    return tables[size_t(type)].data();
 }
 
 const std::map<std::string, Rounding> kRoundings = {{"rn", Rounding::kNearestEven},

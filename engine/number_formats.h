@@ -70,7 +70,7 @@ constexpr const char* number_name(NumberType type) { return kNumbers[size_t(type
 // Return the type of a PTX name, or throw Unsupported. Bit types (b8 to b64) are unsigned integers.
 NumberType number_type(const std::string& name);
 
-// Return the exact value of a code of any floating-point type.
+// Return the exact value of a code of any type with at most 32 bits, or of f64.
 double to_double(NumberType type, uint64_t bits);
 
 // Return the code of a number rounded to nearest, ties to even; NaN becomes the canonical NaN.
@@ -80,16 +80,16 @@ inline float f16_to_f32(uint16_t bits) {
     // Scale by 2^112, because f32 has a larger exponent bias. This is exact even for subnormal numbers.
     const uint32_t magnitude = uint32_t(bits & 0x7FFF) << 13;
     const float scaled = bit_cast<float>(magnitude) * 0x1p112f;
-    const uint32_t special = (bits & 0x7C00) == 0x7C00 ? 0x7F800000u : 0u;
-    return bit_cast<float>(bit_cast<uint32_t>(scaled) | special | uint32_t(bits & 0x8000) << 16);
+    const uint32_t is_special = ((bits & 0x7C00u) + 0x400) >> 15;  // compilers do not vectorize a comparison here
+    return bit_cast<float>(bit_cast<uint32_t>(scaled) | is_special * 0x7F800000 | uint32_t(bits & 0x8000) << 16);
 }
 
 inline float bf16_to_f32(uint16_t bits) { return bit_cast<float>(uint32_t(bits) << 16); }
 
 inline uint16_t f64_to_f16(double value) { return uint16_t(from_double(NumberType::kF16, value)); }
 
-// Return a table of the values of all codes of a format with at most 8 bits.
-const float* small_float_values(NumberType type);
+// Return a table of the values of all codes of a type with at most 8 bits.
+const float* small_values(NumberType type);
 
 // Parsed `cvt` instruction.
 struct Conversion {

@@ -257,29 +257,11 @@ Cell cell_at(uint32_t address, uint32_t lane, uint32_t column) {
     return {(address >> 16) + lane, (address & 0xFFFF) + column};
 }
 
-double sum_of_cell(Type type, uint32_t cell) {
-    if (type == Type::kS32) return int32_t(cell);
-    return to_double(type, type == Type::kF16 ? cell & 0xFFFF : cell);
-}
-
+// Decode the numbers of a row. Each 16-byte piece of unpacked narrow numbers contains 16 numbers and padding.
 void decode_row(const MultiplyForm& form, Type type, const uint8_t* bytes, double* numbers) {
-    if (!is_narrow(type)) {
-        decode_bytes(type, bytes, int(kTileRowBytes * 8) / number_bits(type), numbers);
-        return;
-    }
-    const float* values = small_float_values(type);
-    if (form.kind.packed) {
-        for (uint32_t i = 0; i < 2 * kTileRowBytes; ++i) numbers[i] = values[bytes[i / 2] >> 4 * (i % 2) & 15];
-        return;
-    }
-    // Each 16-byte piece contains 16 numbers and padding.
-    const uint32_t bits = uint32_t(number_bits(type));
-    for (uint32_t i = 0; i < kTileRowBytes; ++i) {
-        const uint8_t* piece = bytes + i / 16 * 16;
-        const uint32_t first = i % 16 * bits;
-        const uint32_t word = piece[first / 8] | uint32_t(piece[first / 8 + 1]) << 8;
-        numbers[i] = values[word >> first % 8 & ((1u << bits) - 1)];
-    }
+    const int bits = number_bits(type), count = is_narrow(type) && !form.kind.packed ? 16 : 128 / bits;
+    for (uint32_t piece = 0; piece < kTileRowBytes / 16; ++piece)
+        decode(type, bits, bytes + 16 * piece, count, numbers + int(piece) * count);
 }
 
 // Return the thread blocks that take part in a multiplication.
@@ -389,17 +371,16 @@ struct Multiplication {
         for (const Row& row : form.disabled) disabled.push_back(uint32_t(batch.value(row, lane)));
         const double divisor = std::ldexp(1.0, -form.shift);
         for (uint32_t first = 0; first < says.n; first += 8) {
-            for (uint32_t column = 0; column < 8; ++column)
-                for (uint32_t k = 0; k < depth; ++k) tile[8 * k + column] = b[(first + column) * depth + k];
-            multiply_tile({a.data(), int(says.m), int(depth), int(depth)}, tile.data(), sums.data());
+            transpose(&b[first * depth], int(depth), tile.data());
+            multiply_tile({a.data(), int(says.m), int(depth), int(depth)}, tile.data(), false, sums.data());
             for (uint32_t row = 0; row < says.m; ++row)
                 for (uint32_t j = 0; j < 8; ++j) {
                     const size_t i = row / rows;
                     const Cell cell = operation.written[i].cells[row % rows * says.n + first + j];
                     if (!disabled.empty() && disabled[4 * i + cell.lane / 32] >> cell.lane % 32 & 1) continue;
                     double sum = says.sign * sums[8 * size_t(row) + j];
-                    if (adds_d) sum += sum_of_cell(says.d, memory(i).value(cell)) * divisor;
-                    memory(i).put(cell, rounded_sum(says.d, says.saturates, sum));
+                    if (adds_d) sum += to_double(says.d, memory(i).value(cell)) * divisor;
+                    memory(i).put(cell, uint32_t(rounded_sum(says.d, says.saturates, sum)));
                 }
         }
     }

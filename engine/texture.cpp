@@ -147,16 +147,14 @@ std::vector<Texel> texels_of(const Image& image, const ImagePlace& place, int64_
 std::array<double, 4> read_texel(const Image& image, const Texel& texel) {
     const NumberType type = image.element;
     const int bits = number_bits(type);
-    const bool is_float = type == NumberType::kF16 || type == NumberType::kF32;
-    const bool is_signed = type == NumberType::kS8 || type == NumberType::kS16 || type == NumberType::kS32;
+    const bool is_float = type >= NumberType::kF16, is_signed = number_name(type)[0] == 's';
     const double largest = std::ldexp(1.0, bits - int(is_signed)) - 1;
     std::array<double, 4> values{};
     for (uint32_t i = 0; i < image.channels && texel.inside; ++i) {
         uint64_t code = 0;
         std::memcpy(&code, image.data + texel_number(image, texel) * image.texel_bytes() + i * bits / 8,
                     size_t(bits) / 8);
-        if (is_float) values[i] = to_double(type, code);
-        else values[i] = is_signed ? double(int64_t(code << (64 - bits)) >> (64 - bits)) : double(code);
+        values[i] = to_double(type, code);
         if (image.sampler.unit_range && !is_float) values[i] = std::max(values[i] / largest, -1.0);
     }
     return values;

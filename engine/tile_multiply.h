@@ -11,7 +11,7 @@
 //   C, D (m x 8): row g + 8 (r / 2), column 2 t + r % 2; two f16 per register: row g + 8 r, column 2 t + e
 //
 // Decoded numbers of A are stored in blocks of 8 rows x `width` columns. Block j (m / 8) + i starts at row 8 i and
-// column `width` j. B and the sums are stored row by row.
+// column `width` j. B and the sums are stored in tiles of eight columns, each row by row.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +40,7 @@ struct MatrixMultiply {
     bool packed = false;  // two 4-bit numbers per byte instead of one
     int factors = 0;  // scale factors along K; 0 for no block scaling
     NumberType scale = NumberType::kUe8m0;
+    int sign = 1;  // of the products
 };
 
 // Scale factors of A or B: a register, its first byte, and which threads of each group of four threads have factors.
@@ -49,16 +50,15 @@ struct ScaleFactors {
     uint32_t thread = 0;
 };
 
-// Product of fragments, m x 8, on 32-bit registers.
-struct FragmentProduct {
-    const MatrixMultiply& form;
-    const uint32_t* const* a;
-    const uint32_t* const* b;
-    const uint32_t* const* c;
-    uint32_t* const* d;
-    const ScaleFactors* scales = nullptr;  // of A and B
-};
-void multiply_fragments(const FragmentProduct& product);
+// Registers of a warp: the bytes of its 32 lanes in each.
+using Registers = uint8_t* const*;
+
+// Decode `count` numbers that take `bits` bits each.
+void decode(NumberType type, int bits, const uint8_t* codes, int count, double* numbers);
+// Decode registers of A, or of B before `transpose`.
+void decode_registers(NumberType type, int bits, Registers registers, int count, double* numbers);
+// Transpose eight rows of `width` numbers.
+void transpose(const double* rows, int width, double* columns);
 
 struct TileA {
     const double* numbers;
@@ -66,21 +66,17 @@ struct TileA {
     int k;
     int width;
 };
-// sums (m x 8) = A B. Products of types other than f64 are exact; `_f64` rounds each addition once.
-void multiply_tile(const TileA& a, const double* b, double* sums);
-void multiply_tile_f64(const TileA& a, const double* b, double* sums);
+// Return the product of A and a tile of B in `sums` (m x 8). Products of types other than f64 are exact. For f64, the
+// sums must be `fused`: each addition rounds once, on any machine.
+void multiply_tile(const TileA& a, const double* b, bool fused, double* sums);
 
-// Decode the registers of a fragment of A.
-void decode_a(NumberType type, int registers, const uint32_t* const* fragment, double* numbers);
+// Multiply decoded numbers, and write D. `c` is null for products without summand.
+void multiply_tiles(const MatrixMultiply& form, const TileA& a, const double* b, Registers c, Registers d);
+// Multiply fragments. `scales` are the factors of A and B.
+void multiply_fragments(const MatrixMultiply& form, Registers a, Registers b, Registers c, Registers d,
+                        const ScaleFactors* scales);
 
-// Decode contiguous elements in memory.
-void decode_bytes(NumberType type, const uint8_t* bytes, int count, double* numbers);
-
-// Add the fragment of C to sums, and write sums as the fragment of D.
-void add_c(NumberType type, int m, const uint32_t* const* fragment, double* sums);
-void write_d(NumberType type, int m, bool saturates, const double* sums, uint32_t* const* fragment);
-
-// Round a sum to the bits of an f16, f32 or s32 cell.
-uint32_t rounded_sum(NumberType type, bool saturates, double sum);
+// Round a sum to the bits of an f16, f32, f64 or s32 number.
+uint64_t rounded_sum(NumberType type, bool saturates, double sum);
 
 }  // namespace kernrec

@@ -23,7 +23,6 @@ struct WgmmaForm {
     Row scale_d;  // operand scale-d
     bool scale_d_inverted = false;
     bool a_mn_major = false, b_mn_major = false;
-    int sign = 1;  // imm-scale-a times imm-scale-b
 };
 
 namespace {
@@ -151,7 +150,7 @@ uint64_t same_descriptor(Batch& batch, const Row& row, uint32_t first_warp) {
 void multiply(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<WgmmaForm>(ins);
     const int n = form.product.n, k = form.product.k;
-    const Type a_type = form.product.a, b_type = form.product.b, d_type = form.product.d;
+    const Type a_type = form.product.a, b_type = form.product.b;
     for (const Warpgroup& group : warpgroups_of(batch, ins)) {
         std::vector<size_t> places;
         const auto tile_of = [&](Type type, int extent, bool mn_major, const Row& descriptor) {
@@ -164,29 +163,20 @@ void multiply(Batch& batch, const Instruction& ins) {
         const std::vector<uint8_t> a_bytes =
             form.a ? tile_of(a_type, 64, form.a_mn_major, form.a) : std::vector<uint8_t>();
         batch.work().warpgroups.start(batch, group.number, form, places);
-        std::vector<double> b(size_t(n) * size_t(k));  // blocks of shape (k, 8)
-        double row[256];
-        for (int column = 0; column < n; ++column) {
-            decode_bytes(b_type, &b_bytes[size_t(column) * kTileRowBytes], k, row);
-            double* numbers = &b[size_t(column / 8) * 8 * size_t(k) + size_t(column % 8)];
-            for (int i = 0; i < k; ++i) numbers[8 * i] = row[i];
-        }
+        const size_t depth = size_t(k);
+        std::vector<double> rows(size_t(n) * depth), b(rows.size());
+        decode(b_type, number_bits(b_type), b_bytes.data(), n * k, rows.data());
+        for (size_t first = 0; first < rows.size(); first += 8 * depth) transpose(&rows[first], k, &b[first]);
         const bool adds_d = bool(batch.value(form.scale_d, group.first_warp * kWarp)) != form.scale_d_inverted;
         for (uint32_t quarter = 0; quarter < 4; quarter++) {  // 16 rows of A and D per warp
             const uint32_t first = (group.first_warp + quarter) * kWarp;
-            const Fragments<uint32_t> d(batch, form.accumulators, first);
-            alignas(64) double a[16 * 256], sums[128];
-            if (form.a) decode_bytes(a_type, &a_bytes[size_t(16) * quarter * kTileRowBytes], 16 * k, a);
-            else decode_a(a_type, 4, Fragments<const uint32_t>(batch, form.inputs, first).from(0), a);
-            const int width = form.a ? k : 4 * 32 / number_bits(a_type);
-            for (int tile = 0; tile < n / 8; ++tile) {
-                multiply_tile({a, 16, k, width}, &b[size_t(tile) * 8 * size_t(k)], sums);
-                if (form.sign < 0)
-                    for (double& sum : sums) sum = -sum;
-                uint32_t* const* part = d.from(size_t(tile) * (d_type == Type::kF16 ? 2 : 4));
-                if (adds_d) add_c(d_type, 16, part, sums);
-                write_d(d_type, 16, form.product.saturates, sums, part);
-            }
+            const Fragments inputs(batch, form.inputs, first), accumulators(batch, form.accumulators, first);
+            const int bits = number_bits(a_type);
+            alignas(64) double a[16 * 256];
+            if (form.a) decode(a_type, bits, &a_bytes[size_t(16) * quarter * kTileRowBytes], 16 * k, a);
+            else decode_registers(a_type, bits, inputs.from(0), 4, a);
+            const Registers d = accumulators.from(0);
+            multiply_tiles(form.product, {a, 16, k, form.a ? k : 128 / bits}, b.data(), adds_d ? d : nullptr, d);
         }
         const uint64_t operations = uint64_t(2) * 64 * uint64_t(n) * uint64_t(k);
         count_operations(batch, "mma", a_type, operations);
@@ -257,7 +247,7 @@ void decode_multiply(Decoder& decoder, const Source& ins) {
         if (!in_registers) form.a_mn_major = option(ins, 6, "imm-trans", 0, 1);
         form.b_mn_major = option(ins, in_registers ? 6 : 7, "imm-trans", 0, 1);
     }
-    form.sign = int(option(ins, 4, "imm-scale", 1, -1) * option(ins, 5, "imm-scale", 1, -1));
+    form.product.sign = int(option(ins, 4, "imm-scale", 1, -1) * option(ins, 5, "imm-scale", 1, -1));
     std::tie(form.scale_d, form.scale_d_inverted) = decoder.flag(ins.operands[3]);
     emit_form(decoder, multiply, std::move(form));
 }
