@@ -224,7 +224,7 @@ void Pending::start_batch() {
     maps.clear();
     registers.start_batch(batch);
     warpgroups.start_batch(batch);
-    tensor.start_batch(batch);
+    tensor.start_batch();
     under_way_.clear();
 }
 

@@ -187,7 +187,7 @@ class WarpgroupOperations {
 // Asynchronous operations finish as late as possible: none until all threads wait, and then only the oldest one for
 // which a thread waits.
 struct Pending {
-    explicit Pending(Batch& batch) : batch(batch), mbarriers(batch) {}
+    explicit Pending(Batch& batch) : batch(batch), mbarriers(batch), tensor(batch) {}
 
     void start_batch();
     // After all threads ended: finish all copies. Throw Fault if a copy still uses shared memory.

@@ -43,15 +43,14 @@ void relinquish(Batch& batch, const Instruction& ins) {
 void wait(Batch& batch, const Instruction& ins) {
     batch.require_whole_warps(ins);
     const uint64_t warps = each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) {
-        batch.work().tensor.wait(batch, warp, ins.mode ? TensorUse::kLoaded : TensorUse::kStored);
+        batch.work().tensor.wait(warp, ins.mode ? TensorUse::kLoaded : TensorUse::kStored);
     });
     batch.count("tcgen05.waits", warps);
 }
 
 void fence(Batch& batch, const Instruction& ins) {
-    TensorFences& fences = batch.work().tensor.fences;
-    fences.tick();
-    each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) { fences.fence(warp, ins.mode); });
+    batch.work().tensor.tick();
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) { batch.work().tensor.fence(warp, ins.mode); });
 }
 
 // --- ld and st ---
@@ -109,7 +108,8 @@ void move(Batch& batch, const Instruction& ins) {
     const uint32_t halves = form.packed ? 2 : 1;
     const uint64_t warps = each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t) {
         const Cells cells = cells_of(batch, form, warp);
-        batch.work().tensor.move(batch, warp, form.store ? TensorUse::kStored : TensorUse::kLoaded, cells);
+        batch.work().tensor.move(
+            {form.store ? TensorUse::kStored : TensorUse::kLoaded, warp, batch.block_of(warp), cells});
         TensorMemory& memory = memory_of(batch, first);
         const Cell* cell = cells.data();
         for (uint32_t t = 0; t < kWarp; t++)
@@ -288,7 +288,8 @@ struct Multiplication {
 
     void run() {
         const uint32_t count = uint32_t(blocks.size());
-        for (const uint32_t block : blocks) operation.written.push_back({block, cells_of_d()});
+        for (const uint32_t block : blocks)
+            operation.uses.push_back({TensorUse::kComputed, lane / kWarp, block, cells_of_d()});
         for (uint32_t i = 0; i < count; ++i)
             if (form.a) read_shared(i, form.a, rows, says.a, says.a_mn_major, a);
             else read_tensor_a(i);
@@ -297,7 +298,7 @@ struct Multiplication {
             scale(a, says.first_scale_a, form.scale_a, says.m, count);
             scale(b, says.first_scale_b, form.scale_b, says.n, 1);
         }
-        batch.work().tensor.issue(batch, lane, operation);
+        batch.work().tensor.issue(lane, operation);
         multiply();
         count_events();
     }
@@ -317,11 +318,11 @@ struct Multiplication {
     }
 
     // Begin to read cells, and return their values.
-    std::vector<uint32_t> read_cells(size_t i, Cells cells) {
-        batch.work().tensor.begin(batch, lane / kWarp, TensorUse::kRead, blocks[i], cells);
+    std::vector<uint32_t> read_cells(size_t i, const Cells& cells) {
+        operation.uses.push_back({TensorUse::kRead, lane / kWarp, blocks[i], cells});
+        batch.work().tensor.begin(operation.uses.back());
         std::vector<uint32_t> words;
         for (const Cell cell : cells) words.push_back(memory(i).value(cell));
-        operation.read.push_back({blocks[i], std::move(cells)});
         return words;
     }
 
@@ -333,7 +334,7 @@ struct Multiplication {
         for (uint32_t row = 0; row < rows; ++row)
             for (uint32_t j = 0; j < kWords; ++j)
                 cells.push_back(cell_at(address(form.a_address), blocks.size() == 2 ? row : lane_of_row(row, rows), j));
-        const std::vector<uint32_t> words = read_cells(i, std::move(cells));
+        const std::vector<uint32_t> words = read_cells(i, cells);
         for (uint32_t row = 0; row < rows; ++row)
             decode_row(form, says.a, reinterpret_cast<const uint8_t*>(&words[row * kWords]),
                        &a[(i * rows + row) * depth]);
@@ -357,7 +358,7 @@ struct Multiplication {
         for (uint32_t i = 0; i < count; ++i) {
             Cells cells;
             for (uint32_t row = 0; row < height; ++row) cells.push_back(cell_at(address(access), row % 32, row / 32));
-            const std::vector<uint32_t> words = read_cells(i, std::move(cells));
+            const std::vector<uint32_t> words = read_cells(i, cells);
             for (uint32_t row = 0; row < height; ++row)
                 for (uint32_t k = 0; k < depth; ++k)
                     numbers[(i * height + row) * depth + k] *=
@@ -376,7 +377,7 @@ struct Multiplication {
             for (uint32_t row = 0; row < says.m; ++row)
                 for (uint32_t j = 0; j < 8; ++j) {
                     const size_t i = row / rows;
-                    const Cell cell = operation.written[i].cells[row % rows * says.n + first + j];
+                    const Cell cell = operation.uses[i].cells[row % rows * says.n + first + j];
                     if (!disabled.empty() && disabled[4 * i + cell.lane / 32] >> cell.lane % 32 & 1) continue;
                     double sum = says.sign * sums[8 * size_t(row) + j];
                     if (adds_d) sum += to_double(says.d, memory(i).value(cell)) * divisor;
@@ -479,8 +480,8 @@ void copy(Batch& batch, const Instruction& ins) {
                         cells.push_back(cell_at(address, shape.first_lanes[copy] + to, j));
                         cells.back().column = std::min(cells.back().column, kTensorColumns);
                     }
-            operation.written.push_back({block, cells});
-            batch.work().tensor.issue(batch, lane, operation);
+            operation.uses = {{TensorUse::kComputed, lane / kWarp, block, cells}};
+            batch.work().tensor.issue(lane, operation);
             for (size_t cell = 0; cell < cells.size(); ++cell) {
                 uint32_t word;
                 std::memcpy(&word, &tile[cell % (shape.rows * words) * 4], 4);
@@ -523,7 +524,7 @@ void commit(Batch& batch, const Instruction& ins) {
             for (uint32_t rank = 0; rank < blocks; rank++)
                 if (batch.value(form.mask, use.lane) >> rank & 1) places.push_back({first + rank, use.place.byte});
         }
-        batch.work().tensor.commit(batch, use.lane, std::move(places));
+        batch.work().tensor.commit(use.lane, std::move(places));
     }
 }
 

@@ -2,6 +2,7 @@
 #include "tensor_memory.h"
 
 #include <algorithm>
+#include <set>
 
 #include "pending.h"
 #include "text.h"
@@ -18,6 +19,12 @@ const char* const kWhyNot[] = {
     "a tcgen05.mma or tcgen05.cp still writes them; the barrier of a tcgen05.commit must complete first",
     "a tcgen05.mma still reads them; the barrier of a tcgen05.commit must complete first",
 };
+
+std::string columns_text(const Cells& cells) {
+    const auto [first, last] =
+        std::minmax_element(cells.begin(), cells.end(), [](Cell a, Cell b) { return a.column < b.column; });
+    return joined("columns ", first->column, " to ", last->column, " of tensor memory");
+}
 
 }  // namespace
 
@@ -66,24 +73,17 @@ void TensorMemory::check_released() const {
 }
 
 void TensorMemory::check(const Cells& cells, const std::vector<TensorUse>& hindrances) const {
-    if (cells.empty()) return;
-    uint32_t highest_lane = 0, first = cells[0].column, last = first;
-    for (const Cell cell : cells) {
-        highest_lane = std::max(highest_lane, cell.lane);
-        first = std::min(first, cell.column);
-        last = std::max(last, cell.column);
-    }
-    if (highest_lane >= kTensorLanes)
-        batch_->fail(joined("lane ", highest_lane, " of tensor memory, which has ", kTensorLanes));
-    std::array<bool, kTensorColumns + 1> taken{};
-    for (const Allocation& allocation : allocations_)
-        std::fill_n(taken.begin() + allocation.first, allocation.columns, true);
-    const std::string columns = joined("columns ", first, " to ", last, " of tensor memory");
+    const auto by_lane = [](Cell a, Cell b) { return a.lane < b.lane; };
+    const uint32_t highest = std::max_element(cells.begin(), cells.end(), by_lane)->lane;
+    if (highest >= kTensorLanes) batch_->fail(joined("lane ", highest, " of tensor memory, which has ", kTensorLanes));
     for (const Cell cell : cells)
-        if (!taken[std::min(cell.column, kTensorColumns)]) batch_->fail(columns + " are not all allocated");
+        if (std::none_of(allocations_.begin(), allocations_.end(), [&](const Allocation& allocation) {
+                return cell.column >= allocation.first && cell.column < allocation.first + allocation.columns;
+            }))
+            batch_->fail(columns_text(cells) + " are not all allocated");
     for (const TensorUse use : hindrances)
         for (const Cell cell : cells)
-            if (under_way_[size_t(use)][index(cell)]) batch_->fail(columns + ": " + kWhyNot[size_t(use)]);
+            if (under_way_[size_t(use)][index(cell)]) batch_->fail(columns_text(cells) + ": " + kWhyNot[size_t(use)]);
 }
 
 void TensorMemory::begin(TensorUse use, const Cells& cells) {
@@ -100,110 +100,90 @@ void TensorMemory::finish(TensorUse use, const Cells& cells) {
     for (const Cell cell : cells) under_way_[size_t(use)][index(cell)]--;
 }
 
-// --- Fences ---
+// --- Instructions in flight ---
 
-void TensorFences::start_batch(const Batch& batch) {
-    blocks_ = batch.launch.blocks_per_batch;
-    cluster_warps_ = batch.warps_per_block * batch.cluster_blocks();
-    const bool watch = batch.launch.check_races && batch.program.has_tensor_fences;
-    used_.assign(watch ? size_t(3) * blocks_ * cluster_warps_ * kParts : 0, 0);
-    before_.assign(batch.warp_count, 0);
-    after_.assign(batch.warp_count, 0);
+void TensorOperations::start_batch() {
+    memories.assign(batch_.launch.blocks_per_batch, TensorMemory(batch_));
+    issued_.clear();
+    moves_.clear();
+    checks_fences_ = batch_.launch.check_races && batch_.program.has_tensor_fences;
+    used_.clear();
+    before_.assign(batch_.warp_count, 0);
+    after_.assign(batch_.warp_count, 0);
     now_ = 0;
 }
 
-void TensorFences::note(uint32_t warp, TensorUse use, uint32_t block, const Cells& cells) {
-    if (used_.empty()) return;
-    for (const Cell cell : cells) used_[index(use, block, warp) + part_of(cell)] = now_;
-}
-
-void TensorFences::check(const Batch& batch, uint32_t warp, TensorUse now, uint32_t block, const Cells& cells) const {
-    if (used_.empty() || cells.empty()) return;
-    std::array<bool, kParts> parts{};
-    uint32_t low = kTensorColumns, high = 0;
-    for (const Cell cell : cells) {
-        parts[part_of(cell)] = true;
-        low = std::min(low, cell.column);
-        high = std::max(high, cell.column);
-    }
+void TensorOperations::check_fences(const CellUse& use) const {
+    std::set<size_t> parts;
+    for (const Cell cell : use.cells) parts.insert(part_of(cell));
     constexpr const char* kDid[] = {"stored", "loaded", "computed"};
-    const uint32_t first = warp / cluster_warps_ * cluster_warps_;
-    for (const TensorUse use : {TensorUse::kLoaded, TensorUse::kStored, TensorUse::kComputed}) {
-        if (use == TensorUse::kLoaded && (now == TensorUse::kLoaded || now == TensorUse::kRead)) continue;
-        std::vector<int64_t> last(cluster_warps_);
-        for (uint32_t i = 0; i < cluster_warps_; i++)
-            for (size_t part = 0; part < kParts && first + i != warp; part++)
-                if (parts[part]) last[i] = std::max(last[i], used_[index(use, block, i) + part]);
+    for (const TensorUse kind : {TensorUse::kLoaded, TensorUse::kStored, TensorUse::kComputed}) {
+        if (kind == TensorUse::kLoaded && (use.kind == TensorUse::kLoaded || use.kind == TensorUse::kRead)) continue;
         for (const bool before : {true, false})
-            for (uint32_t other = first; other < first + cluster_warps_; other++) {
-                const int64_t fenced = !before ? after_[warp] : use == TensorUse::kComputed ? now_ : before_[other];
-                if (last[other - first] > fenced)
-                    batch.fail(joined("race: columns ", low, " to ", high, " of tensor memory, which warp ",
-                                      other % batch.warps_per_block, " ", kDid[size_t(use)],
-                                      " with no tcgen05.fence::", before ? "before" : "after", "_thread_sync since"));
+            for (const auto& [user, times] : used_) {
+                if (user.kind != kind || user.block != use.block || user.warp == use.warp) continue;
+                int64_t last = 0;
+                for (const size_t part : parts) last = std::max(last, times[part]);
+                const int64_t fenced = !before                        ? after_[use.warp]
+                                       : kind == TensorUse::kComputed ? now_
+                                                                      : before_[user.warp];
+                if (last > fenced)
+                    batch_.fail(joined("race: ", columns_text(use.cells), ", which warp ",
+                                       user.warp % batch_.warps_per_block, " ", kDid[size_t(kind)],
+                                       " with no tcgen05.fence::", before ? "before" : "after", "_thread_sync since"));
             }
     }
 }
 
-// --- Instructions in flight ---
-
-void TensorOperations::start_batch(Batch& batch) {
-    memories.assign(batch.launch.blocks_per_batch, TensorMemory(batch));
-    fences.start_batch(batch);
-    issued_.clear();
-    moves_.clear();
+void TensorOperations::begin(const CellUse& use) {
+    memories[use.block].begin(use.kind, use.cells);
+    if (checks_fences_) check_fences(use);
 }
 
-void TensorOperations::begin(const Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells) {
-    memories[block].begin(use, cells);
-    fences.check(batch, warp, use, block, cells);
+void TensorOperations::finish(const CellUse& use) {
+    memories[use.block].finish(use.kind, use.cells);
+    if (!checks_fences_) return;
+    auto& times = used_[{use.kind == TensorUse::kRead ? TensorUse::kComputed : use.kind, use.block, use.warp}];
+    for (const Cell cell : use.cells) times[part_of(cell)] = now_;
 }
 
-void TensorOperations::issue(Batch& batch, uint32_t lane, const TensorOperation& operation) {
+void TensorOperations::issue(uint32_t lane, const TensorOperation& operation) {
     std::optional<AsyncRead> read;
-    if (RaceDetector* races = batch.races())
-        read = races->begin_read(batch.source, races->pieces_of(operation.places), {lane / kWarp});
-    for (const auto& [block, cells] : operation.written) begin(batch, lane / kWarp, TensorUse::kComputed, block, cells);
+    if (RaceDetector* races = batch_.races())
+        read = races->begin_read(batch_.source, races->pieces_of(operation.places), {lane / kWarp});
+    for (const CellUse& use : operation.uses)
+        if (use.kind == TensorUse::kComputed) begin(use);
     issued_[lane].push_back({operation, std::move(read)});
 }
 
-void TensorOperations::commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places) {
+void TensorOperations::commit(uint32_t lane, std::vector<SharedPlace> places) {
     auto issued = std::make_shared<std::vector<Issued>>(std::move(issued_[lane]));
     issued_.erase(lane);
-    RaceDetector* races = batch.races();
+    RaceDetector* races = batch_.races();
     auto snapshot = std::make_shared<Knowledge>(races ? races->clocks.snapshot(lane / kWarp) : Knowledge());
-    batch.work().start(
-        [this, &batch, lane, places, issued, snapshot, races] {
+    batch_.work().start(
+        [this, lane, places, issued, snapshot, races] {
             for (const Issued& entry : *issued) {
-                const TensorOperation& operation = entry.operation;
-                fences.tick();
-                for (const auto* parts : {&operation.read, &operation.written})
-                    for (const auto& [block, cells] : *parts) {
-                        memories[block].finish(parts == &operation.read ? TensorUse::kRead : TensorUse::kComputed,
-                                               cells);
-                        fences.note(lane / kWarp, TensorUse::kComputed, block, cells);
-                    }
+                tick();
+                for (const CellUse& use : entry.operation.uses) finish(use);
                 if (entry.read) races->end_read(*entry.read, snapshot.get());
             }
             for (const SharedPlace place : places)
-                if (races) races->clocks.arrive(*snapshot, batch.flat(place));
-            for (const SharedPlace place : places) batch.work().mbarriers.arrive({lane, place}, 1);
+                if (races) races->clocks.arrive(*snapshot, batch_.flat(place));
+            for (const SharedPlace place : places) batch_.work().mbarriers.arrive({lane, place}, 1);
         },
         {});
 }
 
-void TensorOperations::move(const Batch& batch, uint32_t warp, TensorUse use, Cells cells) {
-    begin(batch, warp, use, batch.block_of(warp), cells);
-    moves_[{warp, use}].push_back(std::move(cells));
+void TensorOperations::move(const CellUse& use) {
+    begin(use);
+    moves_[{use.warp, use.kind}].push_back(use);
 }
 
-void TensorOperations::wait(const Batch& batch, uint32_t warp, TensorUse use) {
-    const std::vector<Cells> done = std::move(moves_[{warp, use}]);
-    moves_.erase({warp, use});
-    const uint32_t block = batch.block_of(warp);
-    for (const Cells& cells : done) memories[block].finish(use, cells);
-    fences.tick();
-    for (const Cells& cells : done) fences.note(warp, use, block, cells);
+void TensorOperations::wait(uint32_t warp, TensorUse kind) {
+    tick();
+    for (const CellUse& use : moves_[{warp, kind}]) finish(use);
+    moves_.erase({warp, kind});
 }
 
 }  // namespace kernrec

@@ -4,7 +4,7 @@
 #include <array>
 #include <map>
 #include <optional>
-#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,8 +21,15 @@ struct Cell {
 };
 using Cells = std::vector<Cell>;
 
-// Operation in flight that uses cells: tcgen05.st, tcgen05.ld, the output and an input of a matrix operation.
+// Kind of operation that uses cells: tcgen05.st, tcgen05.ld, the output and an input of a matrix operation.
 enum class TensorUse : uint8_t { kStored, kLoaded, kComputed, kRead };
+
+// Use of a thread block's cells by an operation of a warp.
+struct CellUse {
+    TensorUse kind;
+    uint32_t warp, block;  // numbers in the batch
+    Cells cells;
+};
 
 // Tensor memory of one thread block, with operations in flight.
 class TensorMemory {
@@ -56,66 +63,60 @@ class TensorMemory {
     bool closed_ = false;
 };
 
-// Times at which each warp used parts of tensor memory, and executed fences (PTX ISA, section "tcgen05.fence"). Before
-// a warp uses cells that another warp used, both must execute a fence. Compilers that omit all fences rely on barriers,
-// so only kernels with fences are checked.
-class TensorFences {
-  public:
-    void start_batch(const Batch& batch);
-    void fence(uint32_t warp, bool before) { (before ? before_ : after_)[warp] = now_; }
-    void tick() { now_++; }
-    // `use` is kLoaded, kStored or kComputed.
-    void note(uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
-    // Fail if the current use is not ordered after the writes of the cells by other warps. A write must also be ordered
-    // after their loads.
-    void check(const Batch& batch, uint32_t warp, TensorUse now, uint32_t block, const Cells& cells) const;
-
-  private:
-    static constexpr size_t kParts = 4 * kTensorColumns;  // a part is a column of 32 lanes
-    static size_t part_of(Cell cell) { return size_t(cell.lane) / 32 * kTensorColumns + cell.column; }
-    size_t index(TensorUse use, uint32_t block, uint32_t warp) const {
-        return ((size_t(use) * blocks_ + block) * cluster_warps_ + warp % cluster_warps_) * kParts;
-    }
-    uint32_t blocks_ = 0, cluster_warps_ = 0;
-    std::vector<int64_t> used_;  // time, indexed by (use, block, warp of the cluster, part)
-    std::vector<int64_t> before_, after_;  // indexed by warp
-    int64_t now_ = 0;
-};
-
 struct TensorOperation {
-    struct BlockCells {
-        uint32_t block;  // position in the batch
-        Cells cells;
-    };
-    std::vector<BlockCells> read;
-    std::vector<BlockCells> written;
+    std::vector<CellUse> uses;  // of the output, then of inputs
     std::vector<size_t> places;  // bytes of the batch's shared memory: the start of each element
 };
 
 // tcgen05 instructions in flight. A `tcgen05.commit` makes a barrier track all earlier matrix operations of its thread.
 // Until the barrier's arrival, the cells of these operations are busy, and their tiles must not be written.
+//
+// Before a warp uses cells that another warp used, both must execute a fence (PTX ISA, section "tcgen05.fence").
+// Compilers that omit all fences rely on barriers, so only kernels with fences are checked.
 class TensorOperations {
   public:
-    void start_batch(Batch& batch);
-    // Begin to use cells.
-    void begin(const Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
+    explicit TensorOperations(Batch& batch) : batch_(batch) {}
+
+    void start_batch();
+    // Begin to use cells. Fail if an operation in flight hinders it. Also fail if it is not ordered after other warps'
+    // writes of the cells, or if it writes and is not ordered after their loads.
+    void begin(const CellUse& use);
     // Start an operation of a thread. `begin` must have been called for the cells that the operation reads.
-    void issue(Batch& batch, uint32_t lane, const TensorOperation& operation);
-    void commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places);
-    // Start a warp's loads or stores, and finish all of them.
-    void move(const Batch& batch, uint32_t warp, TensorUse use, Cells cells);
-    void wait(const Batch& batch, uint32_t warp, TensorUse use);
+    void issue(uint32_t lane, const TensorOperation& operation);
+    void commit(uint32_t lane, std::vector<SharedPlace> places);
+    // Start a load or store of a warp, and finish all of them.
+    void move(const CellUse& use);
+    void wait(uint32_t warp, TensorUse kind);
+    void fence(uint32_t warp, bool before) { (before ? before_ : after_)[warp] = now_; }
+    void tick() { now_++; }
 
     std::vector<TensorMemory> memories;  // indexed by block of the batch
-    TensorFences fences;
 
   private:
+    static constexpr size_t kParts = 4 * kTensorColumns;  // a part is a column of 32 lanes
+    static size_t part_of(Cell cell) { return size_t(cell.lane) / 32 * kTensorColumns + cell.column; }
+    void check_fences(const CellUse& use) const;
+    void finish(const CellUse& use);
+
     struct Issued {
         TensorOperation operation;
         std::optional<AsyncRead> read;
     };
+    struct User {
+        TensorUse kind;  // kStored, kLoaded or kComputed
+        uint32_t block, warp;
+
+        bool operator<(const User& other) const {
+            return std::tie(kind, block, warp) < std::tie(other.kind, other.block, other.warp);
+        }
+    };
+    Batch& batch_;
     std::map<uint32_t, std::vector<Issued>> issued_;  // keyed by lane: operations that are not committed yet
-    std::map<std::pair<uint32_t, TensorUse>, std::vector<Cells>> moves_;  // keyed by warp: loads and stores
+    std::map<std::pair<uint32_t, TensorUse>, std::vector<CellUse>> moves_;  // keyed by warp: loads and stores
+    bool checks_fences_ = false;
+    std::map<User, std::array<int64_t, kParts>> used_;  // time of the last use of each part
+    std::vector<int64_t> before_, after_;  // times of fences, indexed by warp
+    int64_t now_ = 0;
 };
 
 }  // namespace kernrec
