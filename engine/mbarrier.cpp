@@ -47,9 +47,9 @@ void act_on_barriers(Batch& batch, const Instruction& ins) {
 
 void count_pending(Batch& batch, const Instruction& ins) {
     each_lane(batch, ins, [&](uint32_t lane) {
-        const uint64_t word = batch.value(ins.a, lane);
-        if (!BarrierPhase::is_initialized(word)) batch.fail("no state");
-        batch.row<uint32_t>(ins.d)[lane] = uint32_t(BarrierPhase::of(word).pending);
+        const auto phase = bit_cast<BarrierPhase>(batch.value(ins.a, lane));
+        if (phase.is_valid != 1) batch.fail("no state");
+        batch.row<uint32_t>(ins.d)[lane] = uint32_t(phase.pending);
     });
 }
 

@@ -13,91 +13,82 @@ namespace kernrec {
 namespace {
 
 constexpr int64_t kMostArrivals = (1 << 20) - 1;  // maximum number of arrivals per phase, and of pending bytes
-constexpr int kTransactionBits = 21;
-constexpr uint64_t kLow20 = (1 << 20) - 1;
 
 }  // namespace
-
-uint64_t BarrierPhase::word() const {
-    const uint64_t transactions = uint64_t(bytes) & ((1 << kTransactionBits) - 1);
-    return uint64_t(pending) | uint64_t(expected) << 20 | transactions << 40 | uint64_t(parity) << 61 |
-           uint64_t(1) << 62;
-}
-
-BarrierPhase BarrierPhase::of(uint64_t word) {
-    const int64_t transactions = int64_t(word << (64 - 40 - kTransactionBits)) >> (64 - kTransactionBits);
-    return {int64_t(word & kLow20), int64_t(word >> 20 & kLow20), transactions, uint32_t(word >> 61 & 1)};
-}
 
 template <class... Parts>
 void Mbarriers::fail(const LanePlace& use, const Parts&... parts) const {
     batch_.fail_lane(use.lane, joined("uses the barrier at ", batch_.place_name(use.place), ", ", parts...));
 }
 
-uint64_t Mbarriers::load(SharedPlace place) const {
-    uint64_t word;
-    std::memcpy(&word, batch_.bytes_at(place), sizeof word);
-    return word;
+BarrierPhase Mbarriers::load(SharedPlace place) const {
+    BarrierPhase phase;
+    std::memcpy(&phase, batch_.bytes_at(place), sizeof phase);
+    return phase;
 }
 
-void Mbarriers::store(SharedPlace place, uint64_t word) { std::memcpy(batch_.bytes_at(place), &word, sizeof word); }
+void Mbarriers::store(SharedPlace place, BarrierPhase phase) {
+    std::memcpy(batch_.bytes_at(place), &phase, sizeof phase);
+}
 
 BarrierPhase Mbarriers::phase(const LanePlace& use) const {
-    const uint64_t word = load(use.place);
-    if (!BarrierPhase::is_initialized(word)) fail(use, "which holds no initialized barrier");
-    return BarrierPhase::of(word);
+    const BarrierPhase phase = load(use.place);
+    if (phase.is_valid != 1) fail(use, "which holds no initialized barrier");
+    return phase;
 }
 
 void Mbarriers::initialize(const LanePlace& use, int64_t count) {
-    if (initialized_.count(use.place.key()) && BarrierPhase::is_initialized(load(use.place)))
+    if (initialized_.count(use.place.key()) && load(use.place).is_valid == 1)
         fail(use, "which is initialized already, with no mbarrier.inval since");
     initialized_.insert(use.place.key());
     if (count < 1 || count > kMostArrivals)
         fail(use, "which it initializes with ", count, " arrivals; expected 1 to ", kMostArrivals);
-    store(use.place, BarrierPhase{count, count, 0, 0}.word());
+    store(use.place, {uint64_t(count), uint64_t(count), 0, 0, 1});
 }
 
 void Mbarriers::invalidate(const LanePlace& use) {
     phase(use);
     initialized_.erase(use.place.key());
-    store(use.place, 0);
+    store(use.place, {});
 }
 
 void Mbarriers::expect(const LanePlace& use, int64_t bytes) {
     BarrierPhase state = phase(use);
-    state.bytes += bytes;
-    if (state.bytes < -kMostArrivals || state.bytes > kMostArrivals)
-        fail(use, "whose transaction count would be ", state.bytes, ", beyond ", kMostArrivals, " bytes");
+    const int64_t left = state.bytes + bytes;
+    if (left < -kMostArrivals || left > kMostArrivals)
+        fail(use, "whose transaction count would be ", left, ", beyond ", kMostArrivals, " bytes");
+    state.bytes = left;
     settle(use.place, state);
 }
 
 uint64_t Mbarriers::arrive(const LanePlace& use, int64_t count, bool drops, bool completes) {
-    BarrierPhase state = phase(use);
-    const uint64_t before = state.word();
-    if (count < 1 || count > state.pending)
-        fail(use, "whose phase still expects ", state.pending, " arrivals, but ", count, " came");
-    if (!completes && count == state.pending && !state.bytes)
+    const BarrierPhase before = phase(use);
+    BarrierPhase state = before;
+    if (count < 1 || count > int64_t(before.pending))
+        fail(use, "whose phase still expects ", int64_t(before.pending), " arrivals, but ", count, " came");
+    if (!completes && count == int64_t(before.pending) && !before.bytes)
         fail(use, "whose phase an arrival with .noComplete would complete");
-    if (drops && state.expected < count)
-        fail(use, "that expects ", state.expected, " arrivals, of which ", count, " would be dropped");
-    if (drops) state.expected -= count;
-    state.pending -= count;
+    if (drops && int64_t(before.expected) < count)
+        fail(use, "that expects ", int64_t(before.expected), " arrivals, of which ", count, " would be dropped");
+    if (drops) state.expected -= uint64_t(count);
+    state.pending -= uint64_t(count);
     settle(use.place, state);
-    return before;
+    return bit_cast<uint64_t>(before);
 }
 
 void Mbarriers::await_more(const LanePlace& use, int64_t count) {
     BarrierPhase state = phase(use);
-    state.pending += count;
-    if (state.pending > kMostArrivals) fail(use, "whose pending arrivals would be ", state.pending);
-    store(use.place, state.word());
+    const int64_t pending = int64_t(state.pending) + count;
+    if (pending > kMostArrivals) fail(use, "whose pending arrivals would be ", pending);
+    state.pending = uint64_t(pending);
+    store(use.place, state);
 }
 
 void Mbarriers::settle(SharedPlace place, BarrierPhase state) {
-    if (state.pending || state.bytes) return store(place, state.word());
+    if (state.pending || state.bytes) return store(place, state);
     ++completed_;
     if (RaceDetector* races = batch_.races()) races->clocks.complete(batch_.flat(place));
-    store(place, BarrierPhase{state.expected, state.expected, 0, state.parity ^ 1}.word());
+    store(place, {state.expected, state.expected, 0, state.parity ^ 1u, 1});
 }
 
 std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes) {

@@ -18,19 +18,14 @@ namespace kernrec {
 
 // --- mbarrier (PTX ISA, section "mbarrier") ---
 
-// State of a barrier. Its 8 bytes are opaque in PTX. Here, bits 0 to 19 hold pending arrivals, 20 to 39 expected
-// arrivals, 40 to 60 the transaction count, and 61 the parity. The two highest bits are 01 if the barrier is
-// initialized.
+// State of a barrier, in its 8 bytes, which are opaque in PTX.
 struct BarrierPhase {
-    int64_t pending;
-    int64_t expected;
-    int64_t bytes;    // announced bytes that have not arrived; negative if bytes arrive first
-    uint32_t parity;  // 0 in the first phase, then alternates
-
-    static bool is_initialized(uint64_t word) { return word >> 62 == 1; }
-    static BarrierPhase of(uint64_t word);
-    uint64_t word() const;
+    uint64_t pending : 20, expected : 20;  // arrivals
+    int64_t bytes : 21;    // announced bytes that have not arrived; negative if bytes arrive first
+    uint64_t parity : 1;   // 0 in the first phase, then alternates
+    uint64_t is_valid : 2;  // 1 if the barrier is initialized
 };
+static_assert(sizeof(BarrierPhase) == 8);
 
 // Test whether a barrier's phase is complete. `wanted` is the state or the parity for which each lane waits.
 struct PhaseTest {
@@ -65,8 +60,8 @@ class Mbarriers {
   private:
     template <class... Parts>
     [[noreturn]] void fail(const LanePlace& use, const Parts&... parts) const;
-    uint64_t load(SharedPlace place) const;
-    void store(SharedPlace place, uint64_t word);
+    BarrierPhase load(SharedPlace place) const;
+    void store(SharedPlace place, BarrierPhase phase);
     void settle(SharedPlace place, BarrierPhase phase);
 
     Batch& batch_;
