@@ -148,37 +148,29 @@ void BulkCopy::store() {
 }
 
 void BulkGroups::start(std::shared_ptr<BulkCopy> copy) {
-    std::deque<Group>& groups = groups_[copy->lane];
-    if (groups.empty()) groups.emplace_back();
-    groups.back().push_back(std::move(copy));
-}
-
-void BulkGroups::commit(uint32_t thread) {
-    std::deque<Group>& groups = groups_[thread];
-    groups.resize(std::max<size_t>(groups.size(), 1) + 1);
+    Thread& own = threads_[copy->lane];
+    own.copies.push_back({own.committed, std::move(copy)});
 }
 
 void BulkGroups::wait(uint32_t thread, size_t allowed, bool only_read) {
-    std::deque<Group>& groups = groups_[thread];
-    const size_t committed = groups.empty() ? 0 : groups.size() - 1;
-    const size_t waited = committed > allowed ? committed - allowed : 0;
-    for (size_t i = 0; i < waited; ++i)
-        for (const auto& copy : groups[i]) only_read ? copy->fetch() : copy->store();
-    if (!only_read) groups.erase(groups.begin(), groups.begin() + int64_t(waited));
+    Thread& own = threads_[thread];
+    const auto is_awaited = [&](const Grouped& entry) { return own.committed - entry.group > allowed; };
+    for (const Grouped& entry : own.copies)
+        if (is_awaited(entry)) only_read ? entry.copy->fetch() : entry.copy->store();
+    if (!only_read)
+        own.copies.erase(std::remove_if(own.copies.begin(), own.copies.end(), is_awaited), own.copies.end());
 }
 
 void BulkGroups::finish_all() {
-    for (const auto& [thread, groups] : groups_)
-        for (const Group& group : groups)
-            for (const auto& copy : group) copy->store();
+    for (const auto& [thread, own] : threads_)
+        for (const Grouped& entry : own.copies) entry.copy->store();
     clear();
 }
 
 const BulkCopy* BulkGroups::unfinished() const {
-    for (const auto& [thread, groups] : groups_)
-        for (const Group& group : groups)
-            for (const auto& copy : group)
-                if (!copy->fetched && copy->source.is_shared) return copy.get();
+    for (const auto& [thread, own] : threads_)
+        for (const Grouped& entry : own.copies)
+            if (!entry.copy->fetched && entry.copy->source.is_shared) return entry.copy.get();
     return nullptr;
 }
 

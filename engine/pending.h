@@ -118,18 +118,24 @@ struct BulkCopy {
 class BulkGroups {
   public:
     void start(std::shared_ptr<BulkCopy> copy);
-    void commit(uint32_t thread);
+    void commit(uint32_t thread) { threads_[thread].committed++; }
     // Finish all groups of a thread except the `allowed` newest. If `only_read`, only read the sources of the groups.
     void wait(uint32_t thread, size_t allowed, bool only_read);
     void finish_all();
     // Return a copy that is still reading shared memory, or null.
     const BulkCopy* unfinished() const;
-    void clear() { groups_.clear(); }
+    void clear() { threads_.clear(); }
 
   private:
-    using Group = std::vector<std::shared_ptr<BulkCopy>>;
-    // Groups of copies of each thread, oldest first. New copies join the last group. Threads may have no entry.
-    std::map<uint32_t, std::deque<Group>> groups_;
+    struct Grouped {
+        size_t group;  // number of groups that the thread committed before
+        std::shared_ptr<BulkCopy> copy;
+    };
+    struct Thread {
+        size_t committed = 0;
+        std::vector<Grouped> copies;  // oldest first
+    };
+    std::map<uint32_t, Thread> threads_;
 };
 
 // `setmaxnreg` (PTX ISA, section "setmaxnreg"): warps of a block share the registers that they had at launch.
