@@ -206,7 +206,7 @@ void Pending::start_batch() {
     bulk.clear();
     maps.clear();
     registers.start_batch(batch);
-    warpgroups.start_batch(batch);
+    warpgroups.start_batch();
     tensor.start_batch();
     under_way_.clear();
 }

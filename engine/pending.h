@@ -160,14 +160,14 @@ struct WgmmaForm;
 // `wgmma.commit_group` and `wgmma.wait_group`). The engine multiplies when the instruction is issued.
 class WarpgroupOperations {
   public:
-    void start_batch(Batch& batch);
+    void start_batch() { groups_.clear(); }
     // Record a warpgroup's register accesses: row numbers, and the first instruction that accesses each.
-    void touch(uint32_t group, const std::vector<Row>& rows, const std::vector<uint32_t>& sources);
-    void fence(uint32_t group);
+    void touch(uint32_t first_warp, const std::vector<Row>& rows, const std::vector<uint32_t>& sources);
+    void fence(uint32_t first_warp);
     // places: bytes of the batch's shared memory that the operation reads.
-    void start(Batch& batch, uint32_t group, const WgmmaForm& form, const std::vector<size_t>& places);
-    void commit(uint32_t group) { groups_[group].committed++; }
-    void wait(Batch& batch, uint32_t group, int64_t allowed);
+    void start(Batch& batch, uint32_t first_warp, const WgmmaForm& form, const std::vector<size_t>& places);
+    void commit(uint32_t first_warp) { groups_[first_warp].committed++; }
+    void wait(Batch& batch, uint32_t first_warp, int64_t allowed);
 
   private:
     struct InFlight {
@@ -182,7 +182,7 @@ class WarpgroupOperations {
         bool fenced = false;
         std::vector<bool> touched;  // for each row: was it accessed since the last fence
     };
-    std::vector<Group> groups_;
+    std::map<uint32_t, Group> groups_;  // keyed by first warp
 };
 
 // Asynchronous operations finish as late as possible: none until all threads wait, and then only the oldest one for

@@ -30,7 +30,7 @@ namespace {
 // Return a placeholder that Python replaces by the name and line of an instruction.
 std::string named(uint32_t source) { return joined("\x01", source, "\x01"); }
 
-uint32_t groups_of_block(const Batch& batch) { return (batch.warps_per_block + 3) / 4; }
+uint32_t first_warp_of(const Batch& batch, uint32_t warp) { return warp - warp % batch.warps_per_block % 4; }
 
 bool has(const std::vector<uint32_t>& sorted, uint32_t number) {
     return std::binary_search(sorted.begin(), sorted.end(), number);
@@ -43,12 +43,9 @@ bool overlap(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
 
 }  // namespace
 
-void WarpgroupOperations::start_batch(Batch& batch) {
-    groups_.assign(size_t(groups_of_block(batch)) * batch.launch.blocks_per_batch, Group());
-}
-
-void WarpgroupOperations::touch(uint32_t number, const std::vector<Row>& rows, const std::vector<uint32_t>& sources) {
-    Group& group = groups_[number];
+void WarpgroupOperations::touch(uint32_t first_warp, const std::vector<Row>& rows,
+                                const std::vector<uint32_t>& sources) {
+    Group& group = groups_[first_warp];
     for (size_t i = 0; i < rows.size(); i++)
         for (const auto& [source, form, committed, read] : group.in_flight)
             if (has(form->accumulator_rows, rows[i].index) || has(form->input_rows, rows[i].index))
@@ -61,15 +58,15 @@ void WarpgroupOperations::touch(uint32_t number, const std::vector<Row>& rows, c
     }
 }
 
-void WarpgroupOperations::fence(uint32_t number) {
-    Group& group = groups_[number];
+void WarpgroupOperations::fence(uint32_t first_warp) {
+    Group& group = groups_[first_warp];
     group.fenced = true;
     group.touched.clear();
 }
 
-void WarpgroupOperations::start(Batch& batch, uint32_t number, const WgmmaForm& form,
+void WarpgroupOperations::start(Batch& batch, uint32_t first_warp, const WgmmaForm& form,
                                 const std::vector<size_t>& places) {
-    Group& group = groups_[number];
+    Group& group = groups_[first_warp];
     if (!group.fenced) batch.fail("the kernel executed no wgmma.fence before this");
     for (const std::vector<uint32_t>* rows : {&form.accumulator_rows, &form.input_rows})
         for (const uint32_t row : *rows)
@@ -84,16 +81,14 @@ void WarpgroupOperations::start(Batch& batch, uint32_t number, const WgmmaForm& 
                        " still uses; a wgmma.wait_group must come first");
     }
     std::optional<AsyncRead> read;
-    if (RaceDetector* races = batch.races()) {
-        const uint32_t groups = groups_of_block(batch);
-        const uint32_t first = number / groups * batch.warps_per_block + number % groups * 4;
-        read = races->begin_read(batch.source, races->pieces_of(places), {first, first + 1, first + 2, first + 3});
-    }
+    if (RaceDetector* races = batch.races())
+        read = races->begin_read(batch.source, races->pieces_of(places),
+                                 {first_warp, first_warp + 1, first_warp + 2, first_warp + 3});
     group.in_flight.push_back({batch.source, &form, group.committed, std::move(read)});
 }
 
-void WarpgroupOperations::wait(Batch& batch, uint32_t number, int64_t allowed) {
-    Group& group = groups_[number];
+void WarpgroupOperations::wait(Batch& batch, uint32_t first_warp, int64_t allowed) {
+    Group& group = groups_[first_warp];
     std::vector<InFlight> left;
     for (InFlight& entry : group.in_flight) {
         if (entry.group >= group.committed - allowed) left.push_back(std::move(entry));
@@ -105,33 +100,26 @@ void WarpgroupOperations::wait(Batch& batch, uint32_t number, int64_t allowed) {
 void touch_warpgroup_registers(Batch& batch, const Instruction& ins) {
     int64_t last = -1;
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) {
-        const int64_t group = batch.block_of(warp) * groups_of_block(batch) + warp % batch.warps_per_block / 4;
-        if (group != last) batch.work().warpgroups.touch(uint32_t(group), ins.list, ins.modes);
-        last = group;
+        const uint32_t first = first_warp_of(batch, warp);
+        if (first != last) batch.work().warpgroups.touch(first, ins.list, ins.modes);
+        last = first;
     });
 }
 
 namespace {
 
-struct Warpgroup {
-    uint32_t number, first_warp;
-};
-
-// Return the warpgroups that run an instruction, which requires all threads of their four warps.
-std::vector<Warpgroup> warpgroups_of(Batch& batch, const Instruction& ins) {
-    std::vector<Warpgroup> all;
+// Return the first warps of the warpgroups that run an instruction, which requires all threads of their four warps.
+std::vector<uint32_t> warpgroups_of(Batch& batch, const Instruction& ins) {
+    std::vector<uint32_t> all;
     uint32_t warps = 0;
     const auto check = [&] {
         if (all.empty() || warps == 4) return;
-        batch.fail("not all 128 threads of the warpgroup of " + batch.coordinates(all.back().first_warp * kWarp) +
-                   " run it");
+        batch.fail("not all 128 threads of the warpgroup of " + batch.coordinates(all.back() * kWarp) + " run it");
     };
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t mask) {
-        const uint32_t within = warp % batch.warps_per_block;
-        const uint32_t number = batch.block_of(warp) * groups_of_block(batch) + within / 4;
-        if (all.empty() || all.back().number != number) {
+        if (all.empty() || all.back() != first_warp_of(batch, warp)) {
             check();
-            all.push_back({number, warp - within % 4});
+            all.push_back(first_warp_of(batch, warp));
             warps = 0;
         }
         warps += mask == ~0u;
@@ -151,25 +139,25 @@ void multiply(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<WgmmaForm>(ins);
     const int n = form.product.n, k = form.product.k;
     const Type a_type = form.product.a, b_type = form.product.b;
-    for (const Warpgroup& group : warpgroups_of(batch, ins)) {
+    for (const uint32_t first_warp : warpgroups_of(batch, ins)) {
         std::vector<size_t> places;
         const auto tile_of = [&](Type type, int extent, bool mn_major, const Row& descriptor) {
             const uint32_t bytes = std::max(1, number_bits(type) / 8);
-            return read_tile(
-                batch, batch.block_of(group.first_warp), false, same_descriptor(batch, descriptor, group.first_warp),
-                {uint32_t(extent), kTileRowBytes / bytes, bytes, mn_major}, batch.races() ? &places : nullptr);
+            return read_tile(batch, batch.block_of(first_warp), false, same_descriptor(batch, descriptor, first_warp),
+                             {uint32_t(extent), kTileRowBytes / bytes, bytes, mn_major},
+                             batch.races() ? &places : nullptr);
         };
         const std::vector<uint8_t> b_bytes = tile_of(b_type, n, form.b_mn_major, form.b);
         const std::vector<uint8_t> a_bytes =
             form.a ? tile_of(a_type, 64, form.a_mn_major, form.a) : std::vector<uint8_t>();
-        batch.work().warpgroups.start(batch, group.number, form, places);
+        batch.work().warpgroups.start(batch, first_warp, form, places);
         const size_t depth = size_t(k);
         std::vector<double> rows(size_t(n) * depth), b(rows.size());
         decode(b_type, number_bits(b_type), b_bytes.data(), n * k, rows.data());
         for (size_t first = 0; first < rows.size(); first += 8 * depth) transpose(&rows[first], k, &b[first]);
-        const bool adds_d = bool(batch.value(form.scale_d, group.first_warp * kWarp)) != form.scale_d_inverted;
+        const bool adds_d = bool(batch.value(form.scale_d, first_warp * kWarp)) != form.scale_d_inverted;
         for (uint32_t quarter = 0; quarter < 4; quarter++) {  // 16 rows of A and D per warp
-            const uint32_t first = (group.first_warp + quarter) * kWarp;
+            const uint32_t first = (first_warp + quarter) * kWarp;
             const Fragments inputs(batch, form.inputs, first), accumulators(batch, form.accumulators, first);
             const int bits = number_bits(a_type);
             alignas(64) double a[16 * 256];
@@ -186,16 +174,16 @@ void multiply(Batch& batch, const Instruction& ins) {
 }
 
 void fence(Batch& batch, const Instruction& ins) {
-    for (const Warpgroup& group : warpgroups_of(batch, ins)) batch.work().warpgroups.fence(group.number);
+    for (const uint32_t first_warp : warpgroups_of(batch, ins)) batch.work().warpgroups.fence(first_warp);
 }
 
 void commit(Batch& batch, const Instruction& ins) {
-    for (const Warpgroup& group : warpgroups_of(batch, ins)) batch.work().warpgroups.commit(group.number);
+    for (const uint32_t first_warp : warpgroups_of(batch, ins)) batch.work().warpgroups.commit(first_warp);
 }
 
 void wait(Batch& batch, const Instruction& ins) {
-    const std::vector<Warpgroup> groups = warpgroups_of(batch, ins);
-    for (const Warpgroup& group : groups) batch.work().warpgroups.wait(batch, group.number, ins.immediate);
+    const std::vector<uint32_t> groups = warpgroups_of(batch, ins);
+    for (const uint32_t first_warp : groups) batch.work().warpgroups.wait(batch, first_warp, ins.immediate);
     batch.count("wgmma.waits", groups.size());
 }
 
