@@ -73,36 +73,33 @@ void prepare_linear(Batch& batch, const BulkForm& form, BulkCopy& copy) {
     copy.type = form.type;
 }
 
-// Return the elements of a box, dimension 0 fastest. `corner` is the position of the first element. The box must fit
-// in shared memory: a malicious map may describe terabytes, and a list of all locations would fill the CPU's memory.
-std::vector<CopySide::Run> box_runs(const TensorMap& map, const Position& corner) {
+// Return the elements of a box, dimension 0 fastest. `corner` is the position of the first element, or the column and
+// the rows of four rows of a matrix (.tile::gather4, .tile::scatter4). The box must fit in shared memory: a malicious
+// map may describe terabytes, and a list of all locations would fill the CPU's memory.
+std::vector<CopySide::Run> box_runs(const TensorMap& map, const Position& corner, bool four_rows) {
     std::vector<CopySide::Run> runs;
     const uint32_t size = map.element->bytes;
-    const auto add = [&](int64_t offset, bool inside) {
-        CopySide::Run* last = runs.empty() ? nullptr : &runs.back();
-        if (last && last->inside == inside && last->offset + last->bytes == offset) last->bytes += size;
-        else runs.push_back({offset, size, inside});
-    };
-    const auto visit = [&](auto&& self, uint32_t axis, int64_t offset, bool inside) -> void {
-        const int64_t stride = axis ? int64_t(map.strides_bytes[axis - 1]) : size;
-        for (uint32_t i = 0; i < map.moved(axis); ++i) {
-            const int64_t place = corner[axis] + int64_t(i) * map.steps[axis];
-            const bool within = inside && place >= 0 && place < int64_t(map.extents[axis]);
-            if (axis) self(self, axis - 1, offset + place * stride, within);
-            else add(offset + place * stride, within);
+    for (uint64_t row = 0; row < map.rows(); ++row) {
+        uint64_t rest = row;
+        int64_t start = 0;
+        bool is_row_inside = true;
+        const auto is_inside = [&](uint32_t axis, int64_t place) {
+            return place >= 0 && place < int64_t(map.extents[axis]);
+        };
+        for (uint32_t axis = 1; axis < map.rank; rest /= map.moved(axis++)) {
+            const uint64_t i = rest % map.moved(axis);
+            const bool is_listed = four_rows && axis == 1;
+            const int64_t place = is_listed ? corner[1 + i] : corner[axis] + int64_t(i) * map.steps[axis];
+            is_row_inside &= is_inside(axis, place);
+            start += place * int64_t(map.strides_bytes[axis - 1]);
         }
-    };
-    visit(visit, map.rank - 1, 0, true);
-    return runs;
-}
-
-// Return the elements of four rows of a matrix (.tile::gather4, .tile::scatter4).
-std::vector<CopySide::Run> row_runs(TensorMap map, const Position& column_and_rows) {
-    map.box[1] = 1;
-    std::vector<CopySide::Run> runs;
-    for (uint32_t i = 1; i < kMostRank; ++i) {
-        const auto part = box_runs(map, {column_and_rows[0], column_and_rows[i]});
-        runs.insert(runs.end(), part.begin(), part.end());
+        for (uint32_t i = 0; i < map.moved(0); ++i) {
+            const int64_t place = corner[0] + int64_t(i) * map.steps[0], offset = start + place * size;
+            const bool inside = is_row_inside && is_inside(0, place);
+            CopySide::Run* last = runs.empty() ? nullptr : &runs.back();
+            if (last && last->inside == inside && last->offset + last->bytes == offset) last->bytes += size;
+            else runs.push_back({offset, size, inside});
+        }
     }
     return runs;
 }
@@ -150,15 +147,11 @@ void prepare_tensor(Batch& batch, const BulkForm& form, BulkCopy& copy) {
         map.box[1] = 4;
     }
     const uint64_t address = address_at(batch, form.target, lane);
-    const auto check_shared = [&] {
-        if (address % kTensorAlignment)
-            batch.fail_lane(
-                lane, joined("gives shared address ", hex(address), ", which is not a multiple of ", kTensorAlignment));
-        return place_in_shared(batch, lane, address, map.shared_bytes());
-    };
-    if (map.shared_bytes() > batch.launch.shared_bytes) check_shared();  // before `box_runs`, which needs a small box
-    CopySide box = box_side(batch, lane, map, form.four_rows ? row_runs(map, corner) : box_runs(map, corner), !is_load);
-    const SharedPlace place = check_shared();
+    if (address % kTensorAlignment)
+        batch.fail_lane(
+            lane, joined("gives shared address ", hex(address), ", which is not a multiple of ", kTensorAlignment));
+    const SharedPlace place = place_in_shared(batch, lane, address, map.shared_bytes());
+    CopySide box = box_side(batch, lane, map, box_runs(map, corner, form.four_rows), !is_load);
     CopySide tile;
     tile.is_shared = true;
     tile.element_bytes = map.element->bytes;
