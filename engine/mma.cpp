@@ -62,15 +62,8 @@ struct Multiply {
 // Return the product of a shape and the types of D, A, B and C.
 MatrixMultiply product_of(const Source& ins, const std::string& shape, const std::string* types) {
     const auto [m, n, k] = extents_of(shape);
-    return {m,
-            n,
-            k,
-            number_type(types[1]),
-            number_type(types[2]),
-            number_type(types[3]),
-            number_type(types[0]),
-            ins.has("satfinite"),
-            ins.has("xor")};
+    const auto type = [types](size_t i) { return number_type(types[i]); };
+    return {m, n, k, type(1), type(2), type(3), type(0), ins.has("satfinite"), ins.has("xor")};
 }
 
 // Parse the modifiers of `mma.sync` without sparsity (PTX ISA, section "mma", also "Block Scaling"):
@@ -98,12 +91,8 @@ MatrixMultiply mma_form(const Source& ins) {
     form.packed = packed;
     if (!scaled && !ins.has("f8f6f4")) refuse("no block scaling");
     if (scaled) {
-        form.factors = ins.has("1X")         ? 1
-                       : ins.has("2X")       ? 2
-                       : ins.has("4X")       ? 4
-                       : ins.has("mxf8f6f4") ? 1
-                       : ins.has("mxf4")     ? 2
-                                             : 0;
+        const int by_kind = ins.has("mxf8f6f4") ? 1 : ins.has("mxf4") ? 2 : 0;
+        form.factors = ins.has("1X") ? 1 : ins.has("2X") ? 2 : ins.has("4X") ? 4 : by_kind;
         form.scale = number_type(marks.back());
         if (!form.factors || !one_of(form.scale, {Type::kUe8m0, Type::kUe4m3})) refuse("scale factors");
     }

@@ -1,6 +1,7 @@
 // Tensor cores of data-center Blackwell: `tcgen05` (PTX ISA, section "TensorCore 5th Generation Family Instructions").
 // tensor_memory.h tracks operations in flight.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -170,24 +171,19 @@ struct Kind {
     const char* name;
     bool packed;  // two 4-bit numbers per byte
     uint32_t vector;  // numbers along K per scale factor; 0 for no scaling
-    Type operands[8], results[4];
+    std::array<Type, 8> operands;
+    std::array<Type, 4> results;
 };
-constexpr Kind kKinds[] = {
-    {"f16", false, 0, {Type::kF16, Type::kBf16}, {Type::kF16, Type::kF32}},
-    {"tf32", false, 0, {kNone, kNone, Type::kTf32}, {kNone, Type::kF32}},
-    {"i8", false, 0, {Type::kU8, Type::kS8}, {kNone, kNone, Type::kS32}},
-    {"f8f6f4",
-     false,
-     0,
-     {Type::kE4m3, Type::kE5m2, kNone, Type::kE2m3, Type::kE3m2, Type::kE2m1},
-     {Type::kF16, Type::kF32}},
-    {"mxf8f6f4",
-     false,
-     32,
-     {Type::kE4m3, Type::kE5m2, kNone, Type::kE2m3, Type::kE3m2, Type::kE2m1},
-     {Type::kF32, Type::kF32, Type::kF32, Type::kF32}},
-    {"mxf4", true, 32, {kNone, Type::kE2m1}, {Type::kF32, Type::kF32, Type::kF32, Type::kF32}},
-    {"mxf4nvf4", true, 16, {kNone, Type::kE2m1}, {Type::kF32, Type::kF32, Type::kF32, Type::kF32}}};
+constexpr std::array<Type, 8> kSmall = {Type::kE4m3, Type::kE5m2, kNone, Type::kE2m3, Type::kE3m2, Type::kE2m1};
+constexpr std::array<Type, 8> kPacked = {kNone, Type::kE2m1};
+constexpr std::array<Type, 4> kOnlyF32 = {Type::kF32, Type::kF32, Type::kF32, Type::kF32};
+constexpr Kind kKinds[] = {{"f16", false, 0, {Type::kF16, Type::kBf16}, {Type::kF16, Type::kF32}},
+                           {"tf32", false, 0, {kNone, kNone, Type::kTf32}, {kNone, Type::kF32}},
+                           {"i8", false, 0, {Type::kU8, Type::kS8}, {kNone, kNone, Type::kS32}},
+                           {"f8f6f4", false, 0, kSmall, {Type::kF16, Type::kF32}},
+                           {"mxf8f6f4", false, 32, kSmall, kOnlyF32},
+                           {"mxf4", true, 32, kPacked, kOnlyF32},
+                           {"mxf4nvf4", true, 16, kPacked, kOnlyF32}};
 
 struct MultiplyForm {
     Kind kind;
