@@ -170,22 +170,12 @@ uint32_t channel_bits(NumberType type, double value) {
     return uint32_t(int64_t(value));
 }
 
-struct Part {
-    const Image* image;
-    std::vector<uint32_t> lanes;
-};
-
-// Group the active lanes by the image that they access.
-std::map<uint64_t, Part> parts_of(Batch& batch, const Instruction& ins, const Row& handles) {
-    std::map<uint64_t, Part> parts;
-    each_lane(batch, ins, [&](uint32_t lane) { parts[batch.value(handles, lane)].lanes.push_back(lane); });
-    for (auto& [handle, part] : parts) {
-        const auto image = batch.launch.images.find(handle);
-        if (image == batch.launch.images.end())
-            batch.fail_lane(part.lanes[0], "uses " + hex(handle) + ", which is not the handle of a texture or surface");
-        part.image = image->second.get();
-    }
-    return parts;
+// Return the image that a lane accesses.
+const Image& image_at(Batch& batch, uint64_t handle, uint32_t lane) {
+    const auto image = batch.launch.images.find(handle);
+    if (image == batch.launch.images.end())
+        batch.fail_lane(lane, "uses " + hex(handle) + ", which is not the handle of a texture or surface");
+    return *image->second;
 }
 
 void require_axes(Batch& batch, const Image& image, const Geometry& geometry) {
@@ -292,35 +282,36 @@ void put_channels(Batch& batch, const ImageForm& form, uint32_t lane, const std:
 
 void fetch_texels(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<ImageForm>(ins);
-    for (const auto& [handle, part] : parts_of(batch, ins, form.handle)) {
-        const Image& image = *part.image;
+    std::map<std::pair<uint64_t, int64_t>, std::vector<Stored>> requests;  // keyed by handle and mipmap level
+    each_lane(batch, ins, [&](uint32_t lane) {
+        const uint64_t handle = batch.value(form.handle, lane);
+        const Image& image = image_at(batch, handle, lane);
         require_axes(batch, image, form.geometry);
-        std::map<int64_t, std::vector<Stored>> levels;  // texels keyed by mipmap level
-        for (const uint32_t lane : part.lanes) {
-            const int64_t level = level_of(batch, form, image, lane);
-            const std::array<double, 3> offset = numbers_at(batch, form.offset, lane, false);
-            ImagePlace place = place_of(batch, form, image, lane);
-            for (uint32_t axis = 0; axis < image.axes; ++axis)
-                place.coordinates[axis] +=
-                    offset[axis] / (image.sampler.normalized ? double(image.extents_at(level)[axis]) : 1.0);
-            const bool linear = form.channel || (image.sampler.linear && !form.whole);
-            const std::vector<Texel> texels = texels_of(image, place, level, linear, form.whole);
-            Stored& stored = levels[level].emplace_back(Stored{lane, {}});
-            for (const Texel& texel : texels) stored.bytes.push_back(texel.inside ? stored_byte(image, texel) : -1);
-            std::array<double, 4> values{};
-            if (form.channel) {  // `texels` has (x, y) = 00, 01, 10, 11 (PTX ISA, section "tld4")
-                constexpr size_t kOrder[] = {1, 3, 2, 0};
-                for (size_t i = 0; i < 4; ++i) values[i] = read_texel(image, texels[kOrder[i]])[*form.channel];
-            } else if (texels.size() == 1) {
-                values = read_texel(image, texels[0]);
-            } else {
-                for (const Texel& texel : texels)
-                    for (size_t i = 0; i < 4; ++i) values[i] += read_texel(image, texel)[i] * texel.weight;
-            }
-            put_channels(batch, form, lane, values);
+        const int64_t level = level_of(batch, form, image, lane);
+        const std::array<double, 3> offset = numbers_at(batch, form.offset, lane, false);
+        ImagePlace place = place_of(batch, form, image, lane);
+        for (uint32_t axis = 0; axis < image.axes; ++axis)
+            place.coordinates[axis] +=
+                offset[axis] / (image.sampler.normalized ? double(image.extents_at(level)[axis]) : 1.0);
+        const bool linear = form.channel || (image.sampler.linear && !form.whole);
+        const std::vector<Texel> texels = texels_of(image, place, level, linear, form.whole);
+        Stored& stored = requests[{handle, level}].emplace_back(Stored{lane, {}});
+        for (const Texel& texel : texels) stored.bytes.push_back(texel.inside ? stored_byte(image, texel) : -1);
+        std::array<double, 4> values{};
+        if (form.channel) {  // `texels` has (x, y) = 00, 01, 10, 11 (PTX ISA, section "tld4")
+            constexpr size_t kOrder[] = {1, 3, 2, 0};
+            for (size_t i = 0; i < 4; ++i) values[i] = read_texel(image, texels[kOrder[i]])[*form.channel];
+        } else if (texels.size() == 1) {
+            values = read_texel(image, texels[0]);
+        } else {
+            for (const Texel& texel : texels)
+                for (size_t i = 0; i < 4; ++i) values[i] += read_texel(image, texel)[i] * texel.weight;
         }
-        for (const auto& [level, stored] : levels)
-            count_image(batch, image, stored, AccessKind::kRead, uint32_t(image.texel_bytes()));
+        put_channels(batch, form, lane, values);
+    });
+    for (const auto& [key, stored] : requests) {
+        const Image& image = *batch.launch.images.at(key.first);
+        count_image(batch, image, stored, AccessKind::kRead, uint32_t(image.texel_bytes()));
     }
 }
 
@@ -398,9 +389,10 @@ const Property kProperties[] = {
 };
 
 void query(Batch& batch, const Instruction& ins) {
-    for (const auto& [handle, part] : parts_of(batch, ins, ins.a))
-        for (const uint32_t lane : part.lanes)
-            batch.row<uint32_t>(ins.d)[lane] = uint32_t(kProperties[ins.mode].of(*part.image));
+    each_lane(batch, ins, [&](uint32_t lane) {
+        const Image& image = image_at(batch, batch.value(ins.a, lane), lane);
+        batch.row<uint32_t>(ins.d)[lane] = uint32_t(kProperties[ins.mode].of(image));
+    });
 }
 
 const Registration kQuery({"txq", "suq"}, [](Decoder& decoder, const Source& ins) {
@@ -425,41 +417,41 @@ std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins
                                             AccessKind kind) {
     std::vector<SurfaceAccess> accesses;
     const int64_t size = int64_t(form.unit) * int64_t(form.targets.size());
-    for (const auto& [handle, part] : parts_of(batch, ins, form.handle)) {
-        const Image& image = *part.image;
+    std::map<uint64_t, std::vector<Stored>> requests;  // keyed by handle
+    each_lane(batch, ins, [&](uint32_t lane) {
+        const uint64_t handle = batch.value(form.handle, lane);
+        const Image& image = image_at(batch, handle, lane);
         require_axes(batch, image, form.geometry);
         if (kind != AccessKind::kRead && !image.writable)
             batch.fail("writes to " + image.name + ", which is read-only");
         const int64_t row_bytes = image.extents[0] * image.texel_bytes();
         const std::array<int64_t, 3> last{row_bytes - size, image.extents[1] - 1, image.extents[2] - 1};
-        std::vector<Stored> stored;
-        for (const uint32_t lane : part.lanes) {
-            const auto fail = [&](const std::string& text) { batch.fail(batch.coordinates(lane) + ": " + text); };
-            if (last[0] < 0)
-                fail(joined("moves ", size, " bytes of a row of ", row_bytes, " bytes of the surface ", image.name));
-            const std::array<double, 3> coordinates = numbers_at(batch, form.coordinates, lane, false);
-            std::array<int64_t, 3> at{};
-            const int64_t layer = uint32_t(batch.value(form.layer, lane));
-            bool inside = layer < image.layers;
-            std::string shown;
-            for (uint32_t axis = 0; axis < image.axes; ++axis) {
-                const auto coordinate = int64_t(coordinates[axis]);
-                at[axis] = std::clamp<int64_t>(coordinate, 0, last[axis]);
-                inside &= at[axis] == coordinate;
-                shown += joined(axis ? ", " : "", coordinate);
-            }
-            if (inside && at[0] % size) fail(joined("x is not a multiple of ", size, " bytes"));
-            if (!inside && form.outside == OutsideMode::kTrap)
-                fail(joined("(", shown, ") is outside of the surface ", image.name));
-            const int64_t x = at[0] / size * size;
-            const Texel texel{{x / image.texel_bytes(), at[1], at[2]}, std::min(layer, image.layers - 1), 0};
-            const bool is_nowhere = !inside && form.outside == OutsideMode::kZero;
-            stored.push_back({lane, {is_nowhere ? -1 : stored_byte(image, texel)}});
-            const int64_t byte = texel_number(image, texel) * image.texel_bytes() + x % image.texel_bytes();
-            accesses.push_back({lane, image.data + byte, is_nowhere});
+        const auto fail = [&](const std::string& text) { batch.fail(batch.coordinates(lane) + ": " + text); };
+        if (last[0] < 0)
+            fail(joined("moves ", size, " bytes of a row of ", row_bytes, " bytes of the surface ", image.name));
+        const std::array<double, 3> coordinates = numbers_at(batch, form.coordinates, lane, false);
+        std::array<int64_t, 3> at{};
+        const int64_t layer = uint32_t(batch.value(form.layer, lane));
+        bool inside = layer < image.layers;
+        std::string shown;
+        for (uint32_t axis = 0; axis < image.axes; ++axis) {
+            const auto coordinate = int64_t(coordinates[axis]);
+            at[axis] = std::clamp<int64_t>(coordinate, 0, last[axis]);
+            inside &= at[axis] == coordinate;
+            shown += joined(axis ? ", " : "", coordinate);
         }
-        count_image(batch, image, stored, kind, uint32_t(size));
-    }
+        if (inside && at[0] % size) fail(joined("x is not a multiple of ", size, " bytes"));
+        if (!inside && form.outside == OutsideMode::kTrap)
+            fail(joined("(", shown, ") is outside of the surface ", image.name));
+        const int64_t x = at[0] / size * size;
+        const Texel texel{{x / image.texel_bytes(), at[1], at[2]}, std::min(layer, image.layers - 1), 0};
+        const bool is_nowhere = !inside && form.outside == OutsideMode::kZero;
+        requests[handle].push_back({lane, {is_nowhere ? -1 : stored_byte(image, texel)}});
+        const int64_t byte = texel_number(image, texel) * image.texel_bytes() + x % image.texel_bytes();
+        accesses.push_back({lane, image.data + byte, is_nowhere});
+    });
+    for (const auto& [handle, stored] : requests)
+        count_image(batch, *batch.launch.images.at(handle), stored, kind, uint32_t(size));
     return accesses;
 }
 
