@@ -4,6 +4,7 @@
 // The engine multiplies when the instruction is issued. WarpgroupOperations (pending.h) rejects register accesses
 // before the wait. The race detector rejects writes to the tiles.
 #include <algorithm>
+#include <set>
 
 #include "dispatch.h"
 #include "pending.h"
@@ -18,7 +19,7 @@ struct WgmmaForm {
     MatrixMultiply product;
     Modifiers name;
     std::vector<Row> accumulators, inputs;  // registers of D, and of A if A is not in shared memory
-    std::vector<uint32_t> accumulator_rows, input_rows;  // row numbers, ascending
+    std::set<uint32_t> accumulator_rows, input_rows;  // row numbers
     Row a, b;  // descriptors
     Row scale_d;  // operand scale-d
     bool scale_d_inverted = false;
@@ -32,13 +33,9 @@ std::string named(uint32_t source) { return joined("\x01", source, "\x01"); }
 
 uint32_t first_warp_of(const Batch& batch, uint32_t warp) { return warp - warp % batch.warps_per_block % 4; }
 
-bool has(const std::vector<uint32_t>& sorted, uint32_t number) {
-    return std::binary_search(sorted.begin(), sorted.end(), number);
-}
-
-// Return whether two ascending sequences have a number in common.
-bool overlap(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
-    return std::any_of(a.begin(), a.end(), [&](uint32_t number) { return has(b, number); });
+// Return whether two sets have a number in common.
+bool overlap(const std::set<uint32_t>& a, const std::set<uint32_t>& b) {
+    return std::any_of(a.begin(), a.end(), [&](uint32_t number) { return b.count(number); });
 }
 
 }  // namespace
@@ -48,7 +45,7 @@ void WarpgroupOperations::touch(uint32_t first_warp, const std::vector<Row>& row
     Group& group = groups_[first_warp];
     for (size_t i = 0; i < rows.size(); i++)
         for (const auto& [source, form, committed, read] : group.in_flight)
-            if (has(form->accumulator_rows, rows[i].index) || has(form->input_rows, rows[i].index))
+            if (form->accumulator_rows.count(rows[i].index) || form->input_rows.count(rows[i].index))
                 throw Fault(FaultKind::kEmulation, sources[i],
                             joined("accesses a register that ", named(source),
                                    " still uses; a wgmma.wait_group must come first"));
@@ -68,7 +65,7 @@ void WarpgroupOperations::start(Batch& batch, uint32_t first_warp, const WgmmaFo
                                 const std::vector<size_t>& places) {
     Group& group = groups_[first_warp];
     if (!group.fenced) batch.fail("the kernel executed no wgmma.fence before this");
-    for (const std::vector<uint32_t>* rows : {&form.accumulator_rows, &form.input_rows})
+    for (const std::set<uint32_t>* rows : {&form.accumulator_rows, &form.input_rows})
         for (const uint32_t row : *rows)
             if (row < group.touched.size() && group.touched[row])
                 batch.fail("the kernel executed no wgmma.fence after the last access to its registers");
@@ -210,13 +207,6 @@ int64_t option(const Source& ins, size_t i, const char* name, int64_t first, int
     return value;
 }
 
-std::vector<uint32_t> numbers_of(const std::vector<Row>& rows) {
-    std::vector<uint32_t> numbers;
-    for (const Row& row : rows) numbers.push_back(row.index);
-    std::sort(numbers.begin(), numbers.end());
-    return numbers;
-}
-
 void decode_multiply(Decoder& decoder, const Source& ins) {
     WgmmaForm form;
     form.product = product_of(ins);
@@ -229,8 +219,8 @@ void decode_multiply(Decoder& decoder, const Source& ins) {
     if (in_registers) form.inputs = fragment(decoder, a, a_type, 4, false);
     else form.a = decoder.value(a, "b64");
     form.b = decoder.value(ins.operands[2], "b64");
-    form.accumulator_rows = numbers_of(form.accumulators);
-    form.input_rows = numbers_of(form.inputs);
+    for (const Row& row : form.accumulators) form.accumulator_rows.insert(row.index);
+    for (const Row& row : form.inputs) form.input_rows.insert(row.index);
     if (a_type == Type::kF16 || a_type == Type::kBf16) {
         if (!in_registers) form.a_mn_major = option(ins, 6, "imm-trans", 0, 1);
         form.b_mn_major = option(ins, in_registers ? 6 : 7, "imm-trans", 0, 1);
