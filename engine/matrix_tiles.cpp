@@ -62,7 +62,7 @@ MatrixDescriptor descriptor_of(Batch& batch, bool is_tcgen05, uint64_t bits) {
 }  // namespace
 
 std::vector<uint8_t> read_tile(Batch& batch, uint32_t block, bool is_tcgen05, uint64_t bits, const TileShape& shape,
-                               std::vector<size_t>* places) {
+                               Pieces& pieces) {
     const MatrixDescriptor descriptor = descriptor_of(batch, is_tcgen05, bits);
     const uint32_t size = shape.element_bytes;
     const uint32_t along_bytes = (shape.mn_major ? shape.extent : shape.depth) * size;
@@ -81,13 +81,12 @@ std::vector<uint8_t> read_tile(Batch& batch, uint32_t block, bool is_tcgen05, ui
         batch.fail(joined("matrix descriptor ", hex(bits, 16), " describes ", shape.extent, " rows up to byte ",
                           end - 1, " of shared memory, of which the block has ", shared_bytes, " bytes"));
     std::vector<uint8_t> tile(size_t(shape.extent) * shape.depth * size);
-    const size_t first = batch.flat({block, 0});
     const uint8_t* shared = batch.shared(block);
     each_piece([&](uint32_t across, uint32_t along, uint32_t bytes, uint32_t address) {
         if (!shape.mn_major) std::memcpy(&tile[size_t(across) * along_bytes + along], shared + address, bytes);
         for (uint32_t i = 0; i < bytes && shape.mn_major; i += size)
             std::memcpy(&tile[(size_t((along + i) / size) * shape.depth + across) * size], shared + address + i, size);
-        for (uint32_t i = 0; i < bytes && places; i += size) places->push_back(first + address + i);
+        pieces.push_back(uint32_t(batch.flat({block, address}) / kPiece));
     });
     return tile;
 }

@@ -164,8 +164,8 @@ class WarpgroupOperations {
     // Record a warpgroup's register accesses: row numbers, and the first instruction that accesses each.
     void touch(uint32_t first_warp, const std::vector<Row>& rows, const std::vector<uint32_t>& sources);
     void fence(uint32_t first_warp);
-    // places: bytes of the batch's shared memory that the operation reads.
-    void start(Batch& batch, uint32_t first_warp, const WgmmaForm& form, const std::vector<size_t>& places);
+    // pieces: pieces of the batch's shared memory that the operation reads.
+    void start(Batch& batch, uint32_t first_warp, const WgmmaForm& form, Pieces pieces);
     void commit(uint32_t first_warp) { groups_[first_warp].committed++; }
     void wait(Batch& batch, uint32_t first_warp, int64_t allowed);
 

@@ -174,6 +174,8 @@ void RaceDetector::check_async_readers(uint32_t source, size_t piece) const {
 }
 
 AsyncRead RaceDetector::begin_read(uint32_t source, Pieces pieces, std::vector<uint32_t> warps) {
+    std::sort(pieces.begin(), pieces.end());
+    pieces.erase(std::unique(pieces.begin(), pieces.end()), pieces.end());
     for (const uint32_t warp : warps) {
         const Observer by = observer(warp);
         for (const size_t piece : pieces) check(source, by, {piece * kPiece, (piece + 1) * kPiece}, false);
@@ -207,15 +209,6 @@ void RaceDetector::end_write(Span span, size_t barrier) {
 Pieces RaceDetector::pieces_of(Span span) {
     Pieces pieces;
     for (size_t piece = span.first / kPiece; piece * kPiece < span.end; piece++) pieces.push_back(uint32_t(piece));
-    return pieces;
-}
-
-Pieces RaceDetector::pieces_of(const std::vector<size_t>& places) const {
-    std::vector<bool> present(size_ / kPiece);
-    for (const size_t place : places) present[place / kPiece] = true;
-    Pieces pieces;
-    for (size_t piece = 0; piece < present.size(); piece++)
-        if (present[piece]) pieces.push_back(uint32_t(piece));
     return pieces;
 }
 

@@ -30,7 +30,7 @@ struct Resolved;
 
 constexpr uint32_t kPiece = 16;  // bytes tracked together
 
-using Pieces = std::vector<uint32_t>;  // piece numbers of the batch's shared memory, ascending
+using Pieces = std::vector<uint32_t>;  // piece numbers of the batch's shared memory
 
 // Read of shared memory by tensor cores or a bulk copy, and the warps that requested it.
 struct AsyncRead {
@@ -137,7 +137,6 @@ class RaceDetector {
     void end_block(uint32_t source, uint32_t block);
 
     static Pieces pieces_of(Span span);
-    Pieces pieces_of(const std::vector<size_t>& places) const;
 
     VectorClocks clocks;
 

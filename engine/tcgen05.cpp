@@ -281,6 +281,7 @@ struct Multiplication {
     std::vector<uint32_t> blocks = blocks_of(batch, form.ctas, lane);     // positions in the batch
     uint32_t rows = says.m / uint32_t(blocks.size());                     // per block
     TensorOperation operation = {};
+    uint64_t shared_bytes = 0;
 
     void run() {
         const uint32_t count = uint32_t(blocks.size());
@@ -341,9 +342,10 @@ struct Multiplication {
         const uint32_t size = stored_bytes(type);
         if (mn_major && is_narrow(type)) batch.fail(joined(number_name(type), " numbers must be K-major"));
         const auto tile = read_tile(batch, blocks[i], true, batch.value(descriptor, lane),
-                                    {extent, kTileRowBytes / size, size, mn_major}, &operation.places);
+                                    {extent, kTileRowBytes / size, size, mn_major}, operation.pieces);
         for (uint32_t row = 0; row < extent; ++row)
             decode_row(form, type, &tile[row * kTileRowBytes], &numbers[(i * extent + row) * depth]);
+        shared_bytes += tile.size();
     }
 
     // Multiply rows of A or B by their scale factors, which `count` thread blocks hold.
@@ -384,11 +386,11 @@ struct Multiplication {
 
     void count_events() const {
         // Count two packed 4-bit numbers as one, because both together take as long. Unpacked numbers take a byte each.
-        const uint64_t bytes = stored_bytes(says.a), cells = uint64_t(says.m) * says.n;
-        const uint64_t operations = 2 * cells * (kTileRowBytes / bytes);
+        const uint64_t cells = uint64_t(says.m) * says.n,
+                       operations = 2 * cells * (kTileRowBytes / stored_bytes(says.a));
         count_operations(batch, "mma", says.a, operations);
         count_operations(batch, "tcgen05", says.a, operations);
-        batch.count("tcgen05.shared_bytes", operation.places.size() * bytes);
+        batch.count("tcgen05.shared_bytes", shared_bytes);
         const uint64_t in_tensor = form.a ? 0 : uint64_t(says.m) * kTileRowBytes;
         batch.count("tensor_memory.mma_bytes", cells * 4 * (adds_d ? 2 : 1) + in_tensor);
     }
@@ -467,7 +469,7 @@ void copy(Batch& batch, const Instruction& ins) {
             const uint32_t block = batch.lane_block(lane) ^ uint32_t(i);
             TensorOperation operation;
             const auto tile = read_tile(batch, block, true, batch.value(form.descriptor, lane),
-                                        {shape.rows, shape.row_bytes, 1}, &operation.places);
+                                        {shape.rows, shape.row_bytes, 1}, operation.pieces);
             Cells cells;
             for (uint32_t copy = 0; copy < shape.copies; ++copy)
                 for (uint32_t row = 0; row < shape.rows; ++row)

@@ -37,8 +37,8 @@ struct TileShape {
 };
 
 // Read a tile of a thread block's shared memory, in the order (extent, depth). Fail if the descriptor is invalid or if
-// the tile exceeds shared memory. places: receives the byte of each element in the batch's shared memory.
+// the tile exceeds shared memory. pieces: receives the pieces of the batch's shared memory that the tile occupies.
 std::vector<uint8_t> read_tile(Batch& batch, uint32_t block, bool is_tcgen05, uint64_t descriptor,
-                               const TileShape& shape, std::vector<size_t>* places = nullptr);
+                               const TileShape& shape, Pieces& pieces);
 
 }  // namespace kernrec

@@ -149,8 +149,7 @@ void TensorOperations::finish(const CellUse& use) {
 
 void TensorOperations::issue(uint32_t lane, const TensorOperation& operation) {
     std::optional<AsyncRead> read;
-    if (RaceDetector* races = batch_.races())
-        read = races->begin_read(batch_.source, races->pieces_of(operation.places), {lane / kWarp});
+    if (RaceDetector* races = batch_.races()) read = races->begin_read(batch_.source, operation.pieces, {lane / kWarp});
     for (const CellUse& use : operation.uses)
         if (use.kind == TensorUse::kComputed) begin(use);
     issued_[lane].push_back({operation, std::move(read)});

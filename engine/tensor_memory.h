@@ -65,7 +65,7 @@ class TensorMemory {
 
 struct TensorOperation {
     std::vector<CellUse> uses;  // of the output, then of inputs
-    std::vector<size_t> places;  // bytes of the batch's shared memory: the start of each element
+    Pieces pieces;  // of the batch's shared memory
 };
 
 // tcgen05 instructions in flight. A `tcgen05.commit` makes a barrier track all earlier matrix operations of its thread.

@@ -61,8 +61,7 @@ void WarpgroupOperations::fence(uint32_t first_warp) {
     group.touched.clear();
 }
 
-void WarpgroupOperations::start(Batch& batch, uint32_t first_warp, const WgmmaForm& form,
-                                const std::vector<size_t>& places) {
+void WarpgroupOperations::start(Batch& batch, uint32_t first_warp, const WgmmaForm& form, Pieces pieces) {
     Group& group = groups_[first_warp];
     if (!group.fenced) batch.fail("the kernel executed no wgmma.fence before this");
     for (const std::set<uint32_t>* rows : {&form.accumulator_rows, &form.input_rows})
@@ -79,7 +78,7 @@ void WarpgroupOperations::start(Batch& batch, uint32_t first_warp, const WgmmaFo
     }
     std::optional<AsyncRead> read;
     if (RaceDetector* races = batch.races())
-        read = races->begin_read(batch.source, races->pieces_of(places),
+        read = races->begin_read(batch.source, std::move(pieces),
                                  {first_warp, first_warp + 1, first_warp + 2, first_warp + 3});
     group.in_flight.push_back({batch.source, &form, group.committed, std::move(read)});
 }
@@ -137,17 +136,16 @@ void multiply(Batch& batch, const Instruction& ins) {
     const int n = form.product.n, k = form.product.k;
     const Type a_type = form.product.a, b_type = form.product.b;
     for (const uint32_t first_warp : warpgroups_of(batch, ins)) {
-        std::vector<size_t> places;
+        Pieces pieces;
         const auto tile_of = [&](Type type, int extent, bool mn_major, const Row& descriptor) {
             const uint32_t bytes = std::max(1, number_bits(type) / 8);
             return read_tile(batch, batch.block_of(first_warp), false, same_descriptor(batch, descriptor, first_warp),
-                             {uint32_t(extent), kTileRowBytes / bytes, bytes, mn_major},
-                             batch.races() ? &places : nullptr);
+                             {uint32_t(extent), kTileRowBytes / bytes, bytes, mn_major}, pieces);
         };
         const std::vector<uint8_t> b_bytes = tile_of(b_type, n, form.b_mn_major, form.b);
         const std::vector<uint8_t> a_bytes =
             form.a ? tile_of(a_type, 64, form.a_mn_major, form.a) : std::vector<uint8_t>();
-        batch.work().warpgroups.start(batch, first_warp, form, places);
+        batch.work().warpgroups.start(batch, first_warp, form, std::move(pieces));
         const size_t depth = size_t(k);
         std::vector<double> rows(size_t(n) * depth), b(rows.size());
         decode(b_type, number_bits(b_type), b_bytes.data(), n * k, rows.data());
