@@ -61,7 +61,6 @@ struct Fragments {
         for (size_t i = 0; i < rows.size(); ++i)
             registers[i] = batch.row<uint8_t>(rows[i]) + size_t(first_lane) * rows[i].width / 8;
     }
-    uint8_t* const* from(size_t i) const { return registers + i; }
 };
 
 inline void nothing(Batch&, const Instruction&) {}

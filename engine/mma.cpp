@@ -52,10 +52,9 @@ int registers_of(Type type, int elements, bool packed = false) {
     return elements * element_bits(type, packed) / (32 * register_bits(type));
 }
 
-// A matrix product, and for the operands D, A, B and C the first register of each fragment in `Instruction::list`.
 struct Multiply {
     MatrixMultiply product;
-    std::array<size_t, 4> first;
+    std::vector<Row> a, b, c;
     std::vector<Row> scales;  // scale factors, byte-id and thread-id for A, then for B
 };
 
@@ -107,18 +106,18 @@ MatrixMultiply mma_form(const Source& ins) {
 void multiply(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<Multiply>(ins);
     const MatrixMultiply& product = form.product;
-    const auto [d, a, b, c] = form.first;
     batch.require_whole_warps(ins);
-    const uint64_t warps = each_warp(batch, ins, [&, d = d, a = a, b = b, c = c](uint32_t, uint32_t first, uint32_t) {
+    const uint64_t warps = each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t) {
         if (ins.list.empty()) return;  // nothing needs the product
-        const Fragments all(batch, ins.list, first);
+        const Fragments d(batch, ins.list, first), a(batch, form.a, first), b(batch, form.b, first);
+        const Fragments c(batch, form.c, first);
         ScaleFactors scales[2];
         for (size_t i = 0; 3 * i < form.scales.size(); ++i) {
             const Row* rows = &form.scales[3 * i];
             scales[i] = {batch.row<uint32_t>(rows[0]) + first, batch.row<uint16_t>(rows[1])[first],
                          batch.row<uint16_t>(rows[2])[first]};
         }
-        multiply_fragments(product, all.from(a), all.from(b), all.from(c), all.from(d), scales);
+        multiply_fragments(product, a.registers, b.registers, c.registers, d.registers, scales);
     });
     const uint64_t operations = uint64_t(2) * uint64_t(product.m) * uint64_t(product.n) * uint64_t(product.k);
     if (warps) count_operations(batch, "mma", product.a, operations * warps, product.packed);
@@ -128,19 +127,17 @@ void multiply(Batch& batch, const Instruction& ins) {
 constexpr int kHalfRegisters = 8;
 
 void emit_multiply(Decoder& decoder, const Source& ins, const MatrixMultiply& product) {
-    const auto [m, n, k] = std::tuple(product.m, product.n, product.k);
-    const std::pair<Type, int> fragments[] = {
-        {product.d, m * n}, {product.a, m * k}, {product.b, k * n}, {product.c, m * n}};
-    Multiply form{product, {}, {}};
-    std::vector<Row> rows;
-    for (const size_t i : {1, 2, 3, 0}) {
-        const auto [type, elements] = fragments[i];
+    const auto rows = [&](size_t i, Type type, int height, int width) {
         const bool repeats = ins.opcode == "wmma" && type == Type::kF16 && (i == 1 || i == 2);
-        const int registers = repeats ? kHalfRegisters : registers_of(type, elements, product.packed);
-        form.first[i] = rows.size();
-        const std::vector<Row> more = fragment(decoder, ins.operands[i], type, registers, i == 0);
-        rows.insert(rows.end(), more.begin(), more.end());
-    }
+        const int registers = repeats ? kHalfRegisters : registers_of(type, height * width, product.packed);
+        return fragment(decoder, ins.operands[i], type, registers, i == 0);
+    };
+    Multiply form{product,
+                  rows(1, product.a, product.m, product.k),
+                  rows(2, product.b, product.k, product.n),
+                  rows(3, product.c, product.m, product.n),
+                  {}};
+    std::vector<Row> d = rows(0, product.d, product.m, product.n);
     for (size_t i = 4; i + 1 < ins.operands.size(); i += 2) {
         const Operand& place = ins.operands[i + 1];
         if (place.kind != OperandKind::kVector || place.items.size() != 2)
@@ -148,7 +145,7 @@ void emit_multiply(Decoder& decoder, const Source& ins, const MatrixMultiply& pr
         form.scales.push_back(decoder.read(ins.operands[i], "u32"));
         for (const Operand& item : place.items) form.scales.push_back(decoder.read(item, "u16"));
     }
-    emit_form(decoder, multiply, std::move(form)).list = std::move(rows);
+    emit_form(decoder, multiply, std::move(form)).list = std::move(d);
 }
 
 const Registration kMma({"mma"}, [](Decoder& decoder, const Source& ins) {
@@ -202,9 +199,8 @@ Move move_form(const Source& ins) {
     if (modifiers[1].size() != 1 || !ins.has("sync")) refuse();
     form.operand = modifiers[1][0];
     form.by_row = ins.has("row");
-    const auto shape = std::find_if(modifiers.begin() + 2, modifiers.end() - 1, [](const std::string& modifier) {
-        return modifier.size() > 1 && modifier[0] == 'm' && modifier[1] >= '0' && modifier[1] <= '9';
-    });
+    const auto shape = std::find_if(modifiers.begin() + 2, modifiers.end() - 1,
+                                    [](const std::string& modifier) { return extents_of(modifier)[0] > 0; });
     const std::string operands = form.store ? "d" : "abc", &type = modifiers.back();
     if (operands.find(form.operand) == std::string::npos || form.by_row == ins.has("col")) refuse();
     form.type = number_type(type);

@@ -157,8 +157,8 @@ void multiply(Batch& batch, const Instruction& ins) {
             const int bits = number_bits(a_type);
             alignas(64) double a[16 * 256];
             if (form.a) decode(a_type, bits, &a_bytes[size_t(16) * quarter * kTileRowBytes], 16 * k, a);
-            else decode_registers(a_type, bits, inputs.from(0), 4, a);
-            const Registers d = accumulators.from(0);
+            else decode_registers(a_type, bits, inputs.registers, 4, a);
+            const Registers d = accumulators.registers;
             multiply_tiles(form.product, {a, 16, k, form.a ? k : 128 / bits}, b.data(), adds_d ? d : nullptr, d);
         }
         const uint64_t operations = uint64_t(2) * 64 * uint64_t(n) * uint64_t(k);
