@@ -29,11 +29,6 @@ bool Batch::incomplete_warpgroup(uint32_t warp, int32_t position) const {
 
 uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
     const uint32_t first = warp * kWarp;
-    for (const uint32_t bit : LanesOf(mask)) {
-        PhaseWait& wait = phase_waits_[first + bit];
-        paused_ -= wait.paused;
-        wait.paused = false;
-    }
     const uint32_t asks = mask & guarded(test.barrier, warp);
     uint32_t held = 0;
     if (asks) {
@@ -60,6 +55,7 @@ uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
     for (const uint32_t lane : LanesOf(mask)) {
         PhaseWait& wait = phase_waits_[first + lane];
         wait.expired = false;
+        paused_ -= wait.paused;
         wait.paused = held >> lane & 1;
         paused_ += wait.paused;
     }
