@@ -156,19 +156,17 @@ void TensorOperations::issue(uint32_t lane, const TensorOperation& operation) {
 }
 
 void TensorOperations::commit(uint32_t lane, std::vector<SharedPlace> places) {
-    auto issued = std::make_shared<std::vector<Issued>>(std::move(issued_[lane]));
-    issued_.erase(lane);
     RaceDetector* races = batch_.races();
-    auto snapshot = std::make_shared<Knowledge>(races ? races->clocks.snapshot(lane / kWarp) : Knowledge());
+    const Knowledge snapshot = races ? races->clocks.snapshot(lane / kWarp) : Knowledge();
     batch_.work().start(
-        [this, lane, places, issued, snapshot, races] {
-            for (const Issued& entry : *issued) {
+        [this, lane, places, issued = std::exchange(issued_[lane], {}), snapshot, races] {
+            for (const Issued& entry : issued) {
                 tick();
                 for (const CellUse& use : entry.operation.uses) finish(use);
-                if (entry.read) races->end_read(*entry.read, snapshot.get());
+                if (entry.read) races->end_read(*entry.read, &snapshot);
             }
             for (const SharedPlace place : places)
-                if (races) races->clocks.arrive(*snapshot, batch_.flat(place));
+                if (races) races->clocks.arrive(snapshot, batch_.flat(place));
             for (const SharedPlace place : places) batch_.work().mbarriers.arrive({lane, place}, 1);
         },
         {});
