@@ -223,11 +223,11 @@ void start_bulk(Batch& batch, const Instruction& ins) {
 }
 
 void commit_bulk(Batch& batch, const Instruction& ins) {
-    each_lane(batch, ins, [&](uint32_t lane) { batch.work().bulk.commit(lane); });
+    each_lane(batch, ins, [&](uint32_t lane) { batch.work().commit_group(lane); });
 }
 
 void wait_bulk(Batch& batch, const Instruction& ins) {
-    each_lane(batch, ins, [&](uint32_t lane) { batch.work().bulk.wait(lane, size_t(ins.immediate), ins.mode); });
+    each_lane(batch, ins, [&](uint32_t lane) { batch.work().wait_for_groups(lane, size_t(ins.immediate), ins.mode); });
 }
 
 // Decode the barrier and the mask of blocks, which follow the other operands.

@@ -2,6 +2,7 @@
 // 9.7.9.24, 9.7.9.25 and "setmaxnreg"). waits.cpp implements cluster barriers.
 #include "dispatch.h"
 #include "pending.h"
+#include "text.h"
 
 namespace kernrec {
 namespace {
@@ -71,8 +72,17 @@ const Registration kRank({"getctarank"}, [](Decoder& decoder, const Source& ins)
 });
 
 void move_registers(Batch& batch, const Instruction& ins) {
+    const auto registers = uint32_t(ins.immediate);
+    const bool grows = ins.mode;
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) {
-        batch.work().registers.move(batch, warp, uint32_t(ins.immediate), ins.mode);
+        if (registers % 8 || registers < 24 || registers > 256)
+            batch.fail(joined(registers, " registers, where a multiple of 8 from 24 to 256 is expected"));
+        uint32_t& held = batch.work().registers[warp];
+        if (held && (grows ? held > registers : held < registers))
+            batch.fail(joined(registers, " registers are ", grows ? "fewer" : "more", " than the ", held,
+                              " that each thread has"));
+        held = registers;
+        if (grows) batch.work().raised[warp] = batch.source;
     });
 }
 

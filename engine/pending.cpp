@@ -135,78 +135,15 @@ void CopySide::count(Batch& batch, uint32_t lane, AccessKind kind) const {
     is_shared ? batch.count_bulk_shared(total, kind) : batch.count_bulk(moved, lane, kind);
 }
 
-void BulkCopy::fetch() {
-    if (fetched) return;
-    data = source.read();
-    fetched = true;
-    if (on_fetch) on_fetch();
-}
-
-void BulkCopy::store() {
-    fetch();
-    for (const CopySide& target : targets) target.write(data, reduction, type);
-}
-
-void BulkGroups::start(std::shared_ptr<BulkCopy> copy) {
-    Thread& own = threads_[copy->lane];
-    own.copies.push_back({own.committed, std::move(copy)});
-}
-
-void BulkGroups::wait(uint32_t thread, size_t allowed, bool only_read) {
-    Thread& own = threads_[thread];
-    const auto is_awaited = [&](const Grouped& entry) { return own.committed - entry.group > allowed; };
-    for (const Grouped& entry : own.copies)
-        if (is_awaited(entry)) only_read ? entry.copy->fetch() : entry.copy->store();
-    if (!only_read)
-        own.copies.erase(std::remove_if(own.copies.begin(), own.copies.end(), is_awaited), own.copies.end());
-}
-
-void BulkGroups::finish_all() {
-    for (const auto& [thread, own] : threads_)
-        for (const Grouped& entry : own.copies) entry.copy->store();
-    clear();
-}
-
-const BulkCopy* BulkGroups::unfinished() const {
-    for (const auto& [thread, own] : threads_)
-        for (const Grouped& entry : own.copies)
-            if (!entry.copy->fetched && entry.copy->source.is_shared) return entry.copy.get();
-    return nullptr;
-}
-
-// --- Registers ---
-
-void RegisterPool::move(Batch& batch, uint32_t warp, uint32_t registers, bool grows) {
-    if (registers % 8 || registers < 24 || registers > 256)
-        batch.fail(joined(registers, " registers, where a multiple of 8 from 24 to 256 is expected"));
-    const uint32_t before = held_[warp];
-    if (before && (grows ? before > registers : before < registers))
-        batch.fail(joined(registers, " registers are ", grows ? "fewer" : "more", " than the ", before,
-                          " that each thread has"));
-    held_[warp] = registers;
-    if (grows) raised_[warp] = batch.source;
-}
-
-void RegisterPool::check_granted(const Batch& batch) const {
-    const uint32_t there = batch.launch.registers * batch.warps_per_block;
-    for (const auto& [warp, source] : raised_) {
-        const auto first = held_.begin() + warp / batch.warps_per_block * batch.warps_per_block;
-        const uint32_t wanted = std::accumulate(first, first + batch.warps_per_block, 0u);
-        if (there && wanted > there)
-            throw Fault(FaultKind::kEmulation, source,
-                        joined("deadlock: the warps of a block ask for ", wanted * kWarp,
-                               " registers in total, but the block has only ", there * kWarp));
-    }
-}
-
 // --- Asynchronous operations ---
 
 void Pending::start_batch() {
     mbarriers.start_batch();
-    bulk.clear();
+    groups_.clear();
     maps.clear();
-    registers.start_batch(batch);
-    warpgroups.start_batch();
+    registers.assign(batch.warp_count, batch.launch.registers);
+    raised.clear();
+    warpgroups.clear();
     tensor.start_batch();
     under_way_.clear();
 }
@@ -237,7 +174,7 @@ void Pending::start(const std::vector<std::shared_ptr<BulkCopy>>& copies) {
     std::shared_ptr<const BulkCopy> unfetched;
     for (const auto& copy : copies) {
         begin(*copy);
-        if (copy->barriers.empty()) bulk.start(copy);
+        if (copy->barriers.empty()) groups_[copy->lane].copies.push_back({groups_[copy->lane].committed, copy});
         else if (!copy->fetched && !unfetched) unfetched = copy;
         barriers.insert(barriers.end(), copy->barriers.begin(), copy->barriers.end());
     }
@@ -254,23 +191,55 @@ void Pending::begin(BulkCopy& copy) {
     const uint32_t warp = copy.lane / kWarp;
     if (copy.source.is_shared) {
         const Pieces pieces = RaceDetector::pieces_of(copy.source.span);
-        copy.on_fetch = [races, read = races->begin_read(copy.site, pieces, {warp})] { races->end_read(read); };
+        copy.read = races->begin_read(copy.site, pieces, {warp});
     }
     for (size_t i = 0; i < copy.barriers.size() && copy.reduction == Reduction::kNone; i++)
         races->begin_write(copy.site, warp, copy.targets[i].span, batch.flat(copy.barriers[i].place));
 }
 
+void Pending::fetch(BulkCopy& copy) {
+    if (copy.fetched) return;
+    copy.data = copy.source.read();
+    copy.fetched = true;
+    if (copy.read) batch.races()->end_read(*copy.read);
+}
+
 void Pending::finish(BulkCopy& copy) {
-    copy.store();
+    fetch(copy);
+    for (const CopySide& target : copy.targets) target.write(copy.data, copy.reduction, copy.type);
     if (RaceDetector* races = batch.races(); races && copy.reduction == Reduction::kNone)
         for (size_t i = 0; i < copy.barriers.size(); i++)
             races->end_write(copy.targets[i].span, batch.flat(copy.barriers[i].place));
     for (const LanePlace& use : copy.barriers) mbarriers.expect(use, -int64_t(copy.bytes));
 }
 
+void Pending::wait_for_groups(uint32_t thread, size_t allowed, bool only_read) {
+    Groups& groups = groups_[thread];
+    for (const auto& [group, copy] : groups.copies)
+        if (groups.committed - group > allowed) only_read ? fetch(*copy) : finish(*copy);
+    while (!only_read && !groups.copies.empty() && groups.committed - groups.copies.front().first > allowed)
+        groups.copies.pop_front();
+}
+
+// Throw Fault if the warps of a block requested more registers than the block had at launch.
+void Pending::check_registers() const {
+    const uint32_t there = batch.launch.registers * batch.warps_per_block;
+    for (const auto& [warp, source] : raised) {
+        const auto first = registers.begin() + warp / batch.warps_per_block * batch.warps_per_block;
+        const uint32_t wanted = std::accumulate(first, first + batch.warps_per_block, 0u);
+        if (there && wanted > there)
+            throw Fault(FaultKind::kEmulation, source,
+                        joined("deadlock: the warps of a block ask for ", wanted * kWarp,
+                               " registers in total, but the block has only ", there * kWarp));
+    }
+}
+
 void Pending::end_batch() {
     if (batch.races()) {
-        const BulkCopy* copy = bulk.unfinished();
+        const BulkCopy* copy = nullptr;
+        for (const auto& [thread, groups] : groups_)
+            for (const auto& [group, other] : groups.copies)
+                if (!copy && !other->fetched && other->source.is_shared) copy = other.get();
         for (auto operation = under_way_.rbegin(); operation != under_way_.rend(); ++operation)
             if (operation->copy) copy = operation->copy.get();
         if (copy) {
@@ -281,9 +250,10 @@ void Pending::end_batch() {
     }
     while (finish_one()) {
     }
-    bulk.finish_all();
+    for (const auto& [thread, groups] : groups_)
+        for (const auto& [group, copy] : groups.copies) finish(*copy);
     for (const TensorMemory& memory : tensor.memories) memory.check_released();
-    registers.check_granted(batch);
+    check_registers();
 }
 
 }  // namespace kernrec

@@ -107,82 +107,25 @@ struct BulkCopy {
     NumberType type = NumberType::kU8;
     std::vector<uint8_t> data;
     bool fetched = false;
-    std::function<void()> on_fetch;  // called after the source was read
-    uint32_t lane = 0, site = 0;     // thread of the batch, and instruction that started the copy
-
-    void fetch();
-    void store();
-};
-
-// Bulk groups of each thread (cp.async.bulk.commit_group, .wait_group), indexed by thread number in the batch.
-class BulkGroups {
-  public:
-    void start(std::shared_ptr<BulkCopy> copy);
-    void commit(uint32_t thread) { threads_[thread].committed++; }
-    // Finish all groups of a thread except the `allowed` newest. If `only_read`, only read the sources of the groups.
-    void wait(uint32_t thread, size_t allowed, bool only_read);
-    void finish_all();
-    // Return a copy that is still reading shared memory, or null.
-    const BulkCopy* unfinished() const;
-    void clear() { threads_.clear(); }
-
-  private:
-    struct Grouped {
-        size_t group;  // number of groups that the thread committed before
-        std::shared_ptr<BulkCopy> copy;
-    };
-    struct Thread {
-        size_t committed = 0;
-        std::vector<Grouped> copies;  // oldest first
-    };
-    std::map<uint32_t, Thread> threads_;
-};
-
-// `setmaxnreg` (PTX ISA, section "setmaxnreg"): warps of a block share the registers that they had at launch.
-class RegisterPool {
-  public:
-    void start_batch(const Batch& batch) {
-        held_.assign(batch.warp_count, batch.launch.registers);
-        raised_.clear();
-    }
-    void move(Batch& batch, uint32_t warp, uint32_t registers, bool grows);
-    // After all threads ended: throw Fault if the warps of a block requested more registers than the block has.
-    void check_granted(const Batch& batch) const;
-
-  private:
-    std::vector<uint32_t> held_;           // current number of registers of each warp, 0 if unknown
-    std::map<uint32_t, uint32_t> raised_;  // keyed by warp: instruction that requested more registers
+    std::optional<AsyncRead> read;  // of the source, for race checks
+    uint32_t lane = 0, site = 0;    // thread of the batch, and instruction that started the copy
 };
 
 struct WgmmaForm;
 
-// Each warpgroup's wgmma.mma_async operations in flight, and their registers (PTX ISA, sections `wgmma.fence`,
+// wgmma.mma_async operations of a warpgroup in flight, and its registers (PTX ISA, sections `wgmma.fence`,
 // `wgmma.commit_group` and `wgmma.wait_group`). The engine multiplies when the instruction is issued.
-class WarpgroupOperations {
-  public:
-    void start_batch() { groups_.clear(); }
-    // Record a warpgroup's register accesses: row numbers, and the first instruction that accesses each.
-    void touch(uint32_t first_warp, const std::vector<Row>& rows, const std::vector<uint32_t>& sources);
-    void fence(uint32_t first_warp);
-    // pieces: pieces of the batch's shared memory that the operation reads.
-    void start(Batch& batch, uint32_t first_warp, const WgmmaForm& form, Pieces pieces);
-    void commit(uint32_t first_warp) { groups_[first_warp].committed++; }
-    void wait(Batch& batch, uint32_t first_warp, int64_t allowed);
-
-  private:
+struct Warpgroup {
     struct InFlight {
         uint32_t source;
         const WgmmaForm* form;
         int64_t group;
         std::optional<AsyncRead> read;
     };
-    struct Group {
-        int64_t committed = 0;
-        std::vector<InFlight> in_flight;
-        bool fenced = false;
-        std::vector<bool> touched;  // for each row: was it accessed since the last fence
-    };
-    std::map<uint32_t, Group> groups_;  // keyed by first warp
+    int64_t committed = 0;  // number of groups
+    std::deque<InFlight> in_flight;
+    bool fenced = false;
+    std::vector<bool> touched;  // for each row: was it accessed since the last fence
 };
 
 // Asynchronous operations finish as late as possible: none until all threads wait, and then only the oldest one for
@@ -196,18 +139,21 @@ struct Pending {
     // Start an operation of the current instruction. `barriers` count the operation. `copy`: its bulk copy, or null.
     void start(std::function<void()> finish, const std::vector<LanePlace>& barriers,
                std::shared_ptr<const BulkCopy> copy = nullptr);
-    // Start the copies of an instruction. A copy without barriers joins the open group of its thread.
+    // Start the copies of an instruction. A copy without barriers joins the open bulk group of its thread.
     void start(const std::vector<std::shared_ptr<BulkCopy>>& copies);
+    void commit_group(uint32_t thread) { groups_[thread].committed++; }
+    // Finish all bulk groups of a thread except the `allowed` newest. If `only_read`, only read their sources.
+    void wait_for_groups(uint32_t thread, size_t allowed, bool only_read);
     // Finish the oldest operation that a barrier in `awaited` counts, or else the oldest of all. Return false if no
     // operation is in flight.
     bool finish_one(const std::set<SharedPlace>& awaited = {});
 
     Batch& batch;
     Mbarriers mbarriers;
-    BulkGroups bulk;
-    MapFences maps;
-    RegisterPool registers;
-    WarpgroupOperations warpgroups;
+    std::map<uint64_t, WrittenMap> maps;        // keyed by address
+    std::map<uint32_t, Warpgroup> warpgroups;   // keyed by first warp
+    std::vector<uint32_t> registers;            // current number of registers of each warp, 0 if unknown
+    std::map<uint32_t, uint32_t> raised;        // keyed by warp: `setmaxnreg` that requested more registers
     TensorOperations tensor;
 
   private:
@@ -217,8 +163,16 @@ struct Pending {
         std::vector<LanePlace> barriers;
         std::shared_ptr<const BulkCopy> copy;
     };
+    void check_registers() const;
     void begin(BulkCopy& copy);
+    void fetch(BulkCopy& copy);
     void finish(BulkCopy& copy);
+    // Copies in bulk groups of a thread, oldest first, each with the number of groups that the thread committed before.
+    struct Groups {
+        size_t committed = 0;
+        std::deque<std::pair<size_t, std::shared_ptr<BulkCopy>>> copies;
+    };
+    std::map<uint32_t, Groups> groups_;  // keyed by thread number in the batch
     std::deque<Operation> under_way_;  // oldest first
 };
 

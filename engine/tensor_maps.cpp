@@ -98,7 +98,7 @@ void replace_field(Batch& batch, const Instruction& ins) {
             batch.fail(joined("there is no ", form.field->name, " of dimension ", form.ordinal));
         std::memcpy(map.bytes + 8, kMapMark, 4);
         std::memcpy(map.bytes + form.field->first_byte + form.ordinal * form.field->bytes, &value, form.field->bytes);
-        if (map.space == Space::kGlobal) batch.work().maps.write(address, false);
+        if (map.space == Space::kGlobal) batch.work().maps[address] = {false, {}};
     });
 }
 
@@ -113,7 +113,7 @@ void copy_and_release(Batch& batch, const Instruction& ins) {
         const uint64_t address = address_at(batch, form.target, lane);
         const MapBytes source = map_bytes(batch, Space::kShared, lane, address_at(batch, form.source, lane), false);
         std::memmove(map_bytes(batch, Space::kGlobal, lane, address, true).bytes, source.bytes, kMapBytes);
-        batch.work().maps.write(address, true);
+        batch.work().maps[address] = {true, {}};
     });
 }
 
@@ -137,11 +137,16 @@ const Registration kTensormap({"tensormap"}, [](Decoder& decoder, const Source& 
 
 // --- Fences: only proxy fences have an effect, because accesses are in order here ---
 
-void release_maps(Batch& batch, const Instruction&) { batch.work().maps.release(); }
+void release_maps(Batch& batch, const Instruction&) {
+    for (auto& [address, map] : batch.work().maps) map.is_released = true;
+}
 
 void acquire_map(Batch& batch, const Instruction& ins) {
-    each_lane(batch, ins,
-              [&](uint32_t lane) { batch.work().maps.acquire(address_at(batch, ins, lane), batch.lane_block(lane)); });
+    each_lane(batch, ins, [&](uint32_t lane) {
+        const auto map = batch.work().maps.find(address_at(batch, ins, lane));
+        if (map != batch.work().maps.end() && map->second.is_released)
+            map->second.acquired.insert(batch.lane_block(lane));
+    });
 }
 
 void make_visible(Batch& batch, const Instruction& ins) {
@@ -203,24 +208,16 @@ TensorMap decode_tensor_map(const uint8_t* bytes) {
     return map;
 }
 
-std::string MapFences::missing(uint64_t address, uint32_t block) const {
-    const auto state = maps_.find(address);
-    if (state == maps_.end()) return "";
-    const auto& [released, acquired] = state->second;
-    if (std::find(acquired.begin(), acquired.end(), block) != acquired.end()) return "";
-    return std::string("fence.proxy.tensormap::generic.") + (released ? "acquire" : "release");
-}
-
 TensorMap tensor_map_at(Batch& batch, uint32_t lane, uint64_t address) {
     const MapBytes map = map_bytes(batch, Space::kGeneric, lane, address, false);
     if (map.space != Space::kGlobal && map.space != Space::kConst && map.space != Space::kParam)
         batch.fail_lane(lane, std::string("uses a tensor map in ") + space_name(map.space) +
                                   " memory, where no copy reads one (a parameter has to be __grid_constant__)");
-    if (batch.races()) {
-        const std::string fence = batch.work().maps.missing(address, batch.lane_block(lane));
-        if (!fence.empty())
-            batch.fail_lane(lane, "uses a tensor map after a write by the kernel, without " + fence + " in between");
-    }
+    const auto written = batch.work().maps.find(address);
+    if (batch.races() && written != batch.work().maps.end() && !written->second.acquired.count(batch.lane_block(lane)))
+        batch.fail_lane(lane,
+                        joined("uses a tensor map after a write by the kernel, without fence.proxy.tensormap::generic.",
+                               written->second.is_released ? "acquire" : "release", " in between"));
     try {
         return decode_tensor_map(map.bytes);
     } catch (const std::invalid_argument& error) {

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <array>
-#include <map>
 #include <optional>
-#include <string>
-#include <vector>
+#include <set>
 
 #include "number_formats.h"
 
@@ -50,27 +48,10 @@ TensorMap decode_tensor_map(const uint8_t* bytes);
 // Return the tensor map at a lane's generic address; throw Fault if no copy can use it.
 TensorMap tensor_map_at(Batch& batch, uint32_t lane, uint64_t address);
 
-// Fences of tensor maps that a kernel wrote to global memory (PTX ISA, section "fence.proxy.tensormap").
-class MapFences {
-  public:
-    void write(uint64_t address, bool released) { maps_[address] = {released, {}}; }
-    void release() {
-        for (auto& [address, state] : maps_) state.released = true;
-    }
-    void acquire(uint64_t address, uint32_t block) {
-        const auto state = maps_.find(address);
-        if (state != maps_.end() && state->second.released) state->second.acquired.push_back(block);
-    }
-    // Return the fence that a block needs before its copies may use a map, or an empty text if it needs none.
-    std::string missing(uint64_t address, uint32_t block) const;
-    void clear() { maps_.clear(); }
-
-  private:
-    struct State {
-        bool released;
-        std::vector<uint32_t> acquired;  // blocks that acquired the map since the last write
-    };
-    std::map<uint64_t, State> maps_;
+// Tensor map that a kernel wrote to global memory (PTX ISA, section "fence.proxy.tensormap").
+struct WrittenMap {
+    bool is_released;
+    std::set<uint32_t> acquired;  // blocks that acquired the map since the last write
 };
 
 }  // namespace kernrec

@@ -1,8 +1,8 @@
 // Matrix multiplication by a warpgroup: `wgmma.mma_async`, `wgmma.fence`, `wgmma.commit_group`, `wgmma.wait_group` (PTX
 // ISA, section "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions").
 //
-// The engine multiplies when the instruction is issued. WarpgroupOperations (pending.h) rejects register accesses
-// before the wait. The race detector rejects writes to the tiles.
+// The engine multiplies when the instruction is issued, and rejects register accesses before the wait. The race
+// detector rejects writes to the tiles.
 #include <algorithm>
 #include <set>
 
@@ -38,11 +38,8 @@ bool overlap(const std::set<uint32_t>& a, const std::set<uint32_t>& b) {
     return std::any_of(a.begin(), a.end(), [&](uint32_t number) { return b.count(number); });
 }
 
-}  // namespace
-
-void WarpgroupOperations::touch(uint32_t first_warp, const std::vector<Row>& rows,
-                                const std::vector<uint32_t>& sources) {
-    Group& group = groups_[first_warp];
+// Record accesses to rows. sources: the first instruction that accesses each.
+void touch(Warpgroup& group, const std::vector<Row>& rows, const std::vector<uint32_t>& sources) {
     for (size_t i = 0; i < rows.size(); i++)
         for (const auto& [source, form, committed, read] : group.in_flight)
             if (form->accumulator_rows.count(rows[i].index) || form->input_rows.count(rows[i].index))
@@ -55,20 +52,15 @@ void WarpgroupOperations::touch(uint32_t first_warp, const std::vector<Row>& row
     }
 }
 
-void WarpgroupOperations::fence(uint32_t first_warp) {
-    Group& group = groups_[first_warp];
-    group.fenced = true;
-    group.touched.clear();
-}
-
-void WarpgroupOperations::start(Batch& batch, uint32_t first_warp, const WgmmaForm& form, Pieces pieces) {
-    Group& group = groups_[first_warp];
+// Start an operation that reads pieces of the batch's shared memory.
+void start(Batch& batch, uint32_t first_warp, const WgmmaForm& form, Pieces pieces) {
+    Warpgroup& group = batch.work().warpgroups[first_warp];
     if (!group.fenced) batch.fail("the kernel executed no wgmma.fence before this");
     for (const std::set<uint32_t>* rows : {&form.accumulator_rows, &form.input_rows})
         for (const uint32_t row : *rows)
             if (row < group.touched.size() && group.touched[row])
                 batch.fail("the kernel executed no wgmma.fence after the last access to its registers");
-    for (const InFlight& other : group.in_flight) {
+    for (const Warpgroup::InFlight& other : group.in_flight) {
         const WgmmaForm& before = *other.form;
         const bool sums = &before == &form || overlap(form.accumulator_rows, before.accumulator_rows);
         if ((sums && form.name != before.name) || overlap(form.input_rows, before.accumulator_rows) ||
@@ -83,21 +75,13 @@ void WarpgroupOperations::start(Batch& batch, uint32_t first_warp, const WgmmaFo
     group.in_flight.push_back({batch.source, &form, group.committed, std::move(read)});
 }
 
-void WarpgroupOperations::wait(Batch& batch, uint32_t first_warp, int64_t allowed) {
-    Group& group = groups_[first_warp];
-    std::vector<InFlight> left;
-    for (InFlight& entry : group.in_flight) {
-        if (entry.group >= group.committed - allowed) left.push_back(std::move(entry));
-        else if (entry.read) batch.races()->end_read(*entry.read);
-    }
-    group.in_flight = std::move(left);
-}
+}  // namespace
 
 void touch_warpgroup_registers(Batch& batch, const Instruction& ins) {
     int64_t last = -1;
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) {
         const uint32_t first = first_warp_of(batch, warp);
-        if (first != last) batch.work().warpgroups.touch(first, ins.list, ins.modes);
+        if (first != last) touch(batch.work().warpgroups[first], ins.list, ins.modes);
         last = first;
     });
 }
@@ -145,7 +129,7 @@ void multiply(Batch& batch, const Instruction& ins) {
         const std::vector<uint8_t> b_bytes = tile_of(b_type, n, form.b_mn_major, form.b);
         const std::vector<uint8_t> a_bytes =
             form.a ? tile_of(a_type, 64, form.a_mn_major, form.a) : std::vector<uint8_t>();
-        batch.work().warpgroups.start(batch, first_warp, form, std::move(pieces));
+        start(batch, first_warp, form, std::move(pieces));
         const size_t depth = size_t(k);
         std::vector<double> rows(size_t(n) * depth), b(rows.size());
         decode(b_type, number_bits(b_type), b_bytes.data(), n * k, rows.data());
@@ -169,16 +153,24 @@ void multiply(Batch& batch, const Instruction& ins) {
 }
 
 void fence(Batch& batch, const Instruction& ins) {
-    for (const uint32_t first_warp : warpgroups_of(batch, ins)) batch.work().warpgroups.fence(first_warp);
+    for (const uint32_t first_warp : warpgroups_of(batch, ins)) {
+        Warpgroup& group = batch.work().warpgroups[first_warp];
+        group.fenced = true;
+        group.touched.clear();
+    }
 }
 
 void commit(Batch& batch, const Instruction& ins) {
-    for (const uint32_t first_warp : warpgroups_of(batch, ins)) batch.work().warpgroups.commit(first_warp);
+    for (const uint32_t first_warp : warpgroups_of(batch, ins)) batch.work().warpgroups[first_warp].committed++;
 }
 
 void wait(Batch& batch, const Instruction& ins) {
     const std::vector<uint32_t> groups = warpgroups_of(batch, ins);
-    for (const uint32_t first_warp : groups) batch.work().warpgroups.wait(batch, first_warp, ins.immediate);
+    for (const uint32_t first_warp : groups) {
+        auto& [committed, in_flight, fenced, touched] = batch.work().warpgroups[first_warp];
+        for (; !in_flight.empty() && in_flight.front().group < committed - ins.immediate; in_flight.pop_front())
+            if (in_flight.front().read) batch.races()->end_read(*in_flight.front().read);
+    }
     batch.count("wgmma.waits", groups.size());
 }
 
