@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from kernrec import paths
-from kernrec.compile.machine_code import MachineCode, MachineInstruction, read_machine_code
+from kernrec.compile.machine_code import MachineCode, read_machine_code
 from kernrec.errors import KernrecError
 from kernrec.util.files import write_whole
 from kernrec.util.light_dataclass import dataclass
@@ -263,25 +263,31 @@ class CompileCache:
 def _encode(result: Result) -> bytes:
     if isinstance(result, CompileError):
         return zlib.compress(json.dumps({"refused": str(result), "log": result.log}).encode(), level=3)
+    codes = result.code or {}
     header = {
         "resources": {entry: asdict(resources) for entry, resources in result.resources.items()},
         "compiler": result.compiler,
         "log": result.log,
         "ptx": result.ptx,
-        "code": {name: (code.instructions, code.starts) for name, code in (result.code or {}).items()},
+        "code": {
+            name: (len(code.content), len(code.lines), code.labels, code.slow_paths, code.sm)
+            for name, code in codes.items()
+        },
     }
+    parts = (part for code in codes.values() for part in (code.content, code.lines))
     # zlib adds a checksum, so decompressing a damaged file fails.
-    return zlib.compress(json.dumps(header).encode() + b"\n" + result.cubin, level=3)
+    return zlib.compress(b"".join((json.dumps(header).encode(), b"\n", *parts, result.cubin)), level=3)
 
 
 def _decode(data: bytes) -> Result:
-    header, _, cubin = zlib.decompress(data).partition(b"\n")
+    header, _, binary = zlib.decompress(data).partition(b"\n")
     fields = json.loads(header)
     if "refused" in fields:
         return CompileError(fields["refused"], fields["log"])
     resources = {entry: Resources(**values) for entry, values in fields["resources"].items()}
-    code = {
-        name: MachineCode(tuple(MachineInstruction(*row) for row in rows), tuple(starts))
-        for name, (rows, starts) in fields["code"].items()
-    }
-    return Compiled(fields["ptx"], cubin, resources, fields["compiler"], fields["log"], code or None)
+    code, place = {}, 0
+    for name, (size, of_lines, labels, slow_paths, sm) in fields["code"].items():
+        content, lines = binary[place : place + size], binary[place + size : place + size + of_lines]
+        code[name] = MachineCode(content, lines, tuple(labels), tuple(slow_paths), sm)
+        place += size + of_lines
+    return Compiled(fields["ptx"], binary[place:], resources, fields["compiler"], fields["log"], code or None)

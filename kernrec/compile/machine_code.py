@@ -6,6 +6,7 @@ code that lists addresses with their PTX lines.
 """
 
 import struct
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -14,6 +15,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from kernrec.compile.opcodes import PADDING, SIZED, access_bytes, opcode_of
+from kernrec.util.cached_property import cached_property
 from kernrec.util.light_dataclass import dataclass
 
 LINE_INFORMATION = "--generate-line-info"
@@ -21,6 +23,8 @@ LINE_INFORMATION = "--generate-line-info"
 _TEXT, _LINES = ".text.", ".nv_debug_line_sass"
 _BYTES = 16
 """Bytes per machine instruction."""
+_LINE = "i"
+"""Type code of PTX lines in arrays."""
 _SUBROUTINE, _SLOW_PATH = "$", "slowpath"
 """First character of the names of subroutines that the assembler adds, and a part of the names of slow paths."""
 LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
@@ -48,16 +52,37 @@ class MachineInstruction(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineCode:
-    """Machine instructions of a function, except subroutines, basic blocks that call slow paths, and padding."""
+    """Machine code of a function. Its instructions are decoded on first use."""
 
-    instructions: tuple[MachineInstruction, ...]
-    starts: tuple[int, ...]
-    """Ascending positions of the first instruction of each basic block, followed by the end of the last block."""
+    content: bytes
+    """Encoded instructions of `_BYTES` bytes each, without subroutines."""
+    lines: bytes
+    """PTX line of each instruction, counted from 1, as 32-bit integers. 0 if unknown."""
+    labels: tuple[int, ...]
+    """Positions of instructions that have a symbol."""
+    slow_paths: tuple[int, ...]
+    """Positions of slow paths of divisions and roots."""
+    sm: int
+
+    @cached_property
+    def decoded(self) -> tuple[tuple[MachineInstruction, ...], tuple[int, ...]]:
+        return _decoded(self)
+
+    @property
+    def instructions(self) -> tuple[MachineInstruction, ...]:
+        """Return the instructions, except basic blocks that call slow paths, and padding."""
+        return self.decoded[0]
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Return the ascending positions of the first instruction of each basic block, then the end of the code."""
+        return self.decoded[1]
 
     def renumbered(self, skipped: int) -> "MachineCode":
         """Return a copy with `skipped` subtracted from each known PTX line."""
-        moved = (ins._replace(line=ins.line - skipped) if ins.line else ins for ins in self.instructions)
-        return MachineCode(tuple(moved), self.starts)
+        lines = array(_LINE, self.lines)
+        moved = array(_LINE, [line and line - skipped for line in lines])
+        return MachineCode(self.content, moved.tobytes(), self.labels, self.slow_paths, self.sm)
 
 
 @lru_cache(maxsize=4)
@@ -178,15 +203,25 @@ class _LineProgram:
 
 
 def _code(content: memoryview, sm: int, lines: Sequence[tuple[int, int]], names: Mapping[int, str]) -> MachineCode:
-    """Decode the code of a function.
+    """Return the code of a function.
 
     Args:
         lines: pairs (address, PTX line) in ascending order.
         names: names of the symbols in the function's section, keyed by position.
     """
-    end = min((place for place, name in names.items() if name.startswith(_SUBROUTINE)), default=len(content) // _BYTES)
-    instructions, starts, row = [], {*names}, 0
-    for position, (low, high) in enumerate(struct.iter_unpack("<QQ", content[: end * _BYTES])):
+    end = min([len(content) // _BYTES, *(place for place, name in names.items() if name.startswith(_SUBROUTINE))])
+    rows = [(0, 0), *((min(-(-address // _BYTES), end), line) for address, line in lines), (end, 0)]
+    line_of_each = [line for (first, line), (after, _) in pairwise(rows) for _ in range(first, after)]
+    slow_paths = (place for place, name in names.items() if _SLOW_PATH in name)
+    content, packed = content[: end * _BYTES], array(_LINE, line_of_each)
+    return MachineCode(bytes(content), packed.tobytes(), tuple(names), tuple(slow_paths), sm)
+
+
+def _decoded(code: MachineCode) -> tuple[tuple[MachineInstruction, ...], tuple[int, ...]]:
+    sm, end = code.sm, len(code.content) // _BYTES
+    instructions, starts = [], {*code.labels}
+    encoded = zip(struct.iter_unpack("<QQ", code.content), array(_LINE, code.lines), strict=True)
+    for position, ((low, high), line) in enumerate(encoded):
         opcode, name = opcode_of(low, high, sm)
         target = None
         if opcode in _LEADS:
@@ -194,18 +229,15 @@ def _code(content: memoryview, sm: int, lines: Sequence[tuple[int, int]], names:
             starts.add(target)
         if opcode in LEAVES:
             starts.add(position + 1)
-        while row < len(lines) and lines[row][0] <= position * _BYTES:
-            row += 1
-        line = lines[row - 1][1] if row else 0
         moved = access_bytes(low, high, sm) if name in SIZED else 0
         instructions.append(MachineInstruction(position, line, opcode, name, moved, target))
     edges = [0, *sorted(start for start in starts if 0 < start < end), end]
     main: list[MachineInstruction] = []
     for first, last in pairwise(edges):
         block = instructions[first:last]
-        if not any(ins.opcode == "CALL" and _SLOW_PATH in names.get(ins.target or 0, "") for ins in block):
+        if not any(ins.opcode == "CALL" and ins.target in code.slow_paths for ins in block):
             main += [ins for ins in block if ins.name != PADDING and ins.target != ins.position]
-    return MachineCode(tuple(main), tuple(edges))
+    return tuple(main), tuple(edges)
 
 
 def _target(position: int, low: int, high: int, opcode: str, sm: int) -> int:
