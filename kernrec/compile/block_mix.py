@@ -92,21 +92,21 @@ class MachineLowering:
 
     def __init__(self, compiled: Compiled, sm: int, entry: str) -> None:
         self._code = compiled.machine_code(sm).get(entry)
-        self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # The keys are ids, because functions have no hash.
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
         return self.mix(function).issue
 
     def mix(self, function: Function) -> BlockMix:
         """Return the `BlockMix` of a function without calls."""
-        if id(function) not in self._mixes:
-            self._mixes[id(function)] = function, self._mix(function)
-        return self._mixes[id(function)][1]
-
-    def _mix(self, function: Function) -> BlockMix:
-        if self._code is not None and _is_small(self._code):
-            return block_mix(function, self._code)
-        return BlockMix([*lowered(function)], [False] * len(function.blocks))
+        # Cache the result like `cached_by_form`, because it depends only on the form and the decoded machine code.
+        memo, key = function.form_memo, (BlockMix, self._code and self._code.decoded)
+        if key not in memo:
+            if self._code is not None and _is_small(self._code):
+                memo[key] = block_mix(function, self._code)
+            else:
+                memo[key] = BlockMix([*lowered(function)], [False] * len(function.blocks))
+        mix: BlockMix = memo[key]
+        return mix
 
 
 class _Matching:
