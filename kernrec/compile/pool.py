@@ -40,6 +40,7 @@ _MOST_MEMORY = 8 * 2**30
 """Maximum address space of a compiling process in bytes. CuPy and NVRTC need less than 2 GiB."""
 _MOST_WAITING = 5
 """Maximum elapsed time of a job, as a multiple of its processor time limit."""
+_changing = threading.RLock()  # Protects environment variables from concurrent changes.
 _START_LIMIT_S = 120.0  # Seconds to start an interpreter and load CuPy on a busy machine.
 
 
@@ -296,7 +297,7 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
 
     Their parent handles both signals. The processes import nothing from the working folder.
     """
-    with environment(PYTHONSAFEPATH="1"):
+    with _changing, environment(PYTHONSAFEPATH="1"):
         if not hasattr(signal, "pthread_sigmask"):
             yield
             return

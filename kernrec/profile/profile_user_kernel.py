@@ -4,13 +4,15 @@ Configs with equal code are compiled once. If their launches and arguments are e
 profile is yielded immediately, so that an interrupted run can be continued.
 """
 
+import os
 from collections.abc import Collection, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, cast
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result, reads_machine_code
@@ -20,14 +22,14 @@ from kernrec.errors import KernrecError
 from kernrec.kernel import Config, Kernel, bind_launches
 from kernrec.profile.emulation_cache import Emulated, EmulationCache
 from kernrec.profile.kernel_code import CodeKey, code_key, compile_job_for
-from kernrec.profile.launch_profile import LaunchProfile, ProfileFailure, ProfileTarget
+from kernrec.profile.launch_profile import ProfileFailure, ProfileTarget
 from kernrec.store import ProfileRow
 from kernrec.util.process import collect_rarely
 
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
-_MOST_WAITING = 4  # Maximum number of waiting tasks per process, to limit memory
+_MOST_WAITING = 16  # Maximum number of waiting tasks per process, to limit memory
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
 """Result for configs with equal code and launch: either (configs, database rows of profiles), or a failure."""
 
@@ -58,6 +60,16 @@ def profile_configs(
             yield from tasks.collect()
 
 
+TaskKey = tuple[str, ...]
+_Form = str | tuple[bytes, ...]
+
+
+def _form(compiled: Compiled) -> _Form:
+    """Return a key that is equal for most configs whose PTX differs only in literals."""
+    code = compiled.code or {}
+    return tuple(each.lines for each in code.values()) or compiled.ptx_hash
+
+
 class _EmulationTasks:
     """Tasks that emulate configs. Configs with equal code, launch and arguments share a task."""
 
@@ -66,13 +78,18 @@ class _EmulationTasks:
         self._target = target
         self._processors = processors
         self._cache = EmulationCache(kernel, target.problem, target.budget)
-        self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
-        # Configs of each running task.
-        self._configs: dict[tuple[str, ...], list[Config]] = {}
-        self._done: dict[tuple[str, ...], Emulated] = {}
+        self._waiting: dict[_Form, list[tuple[TaskKey, Config, Compiled]]] = {}
+        self._running: dict[Future[tuple[int, Emulated]], TaskKey] = {}
+        # Configs of each waiting or running task.
+        self._configs: dict[TaskKey, list[Config]] = {}
+        self._done: dict[TaskKey, Emulated] = {}
+        # Process that emulated each form last. It has cached analyses of the form (see `cached_by_form`).
+        self._last: dict[_Form, int] = {}
+        self._idle = [0] * processors.count
+        self._lock = RLock()  # Protects the waiting tasks and idle processes.
 
     def __len__(self) -> int:
-        return len(self._running)
+        return len(self._configs)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
         """Start a task for a config unless an equal task exists. Yield the result if it is cached."""
@@ -94,12 +111,40 @@ class _EmulationTasks:
             self._configs[key].append(config)
         else:
             self._configs[key] = [config]
-            dims, plain = dict(target.problem.dim), (target.sm, target.folder, target.budget)
-            slim = replace(compiled, log="")
-            task = self._processors.submit(
-                _sample, kernel, config, target.problem.dtype, target.problem.layout, dims, plain, slim
-            )
-            self._running[task] = key
+            with self._lock:
+                self._waiting.setdefault(_form(compiled), []).append((key, config, replace(compiled, log="")))
+                if self._idle:
+                    self._start(self._idle.pop())
+
+    def _start(self, process: int) -> None:
+        """Start a waiting task for an idle process. Leave forms that other processes have emulated to these processes.
+
+        Args:
+            process: ID of the idle process, or 0 if the process has not started.
+        """
+        last, target = self._last, self._target
+        form = max(self._waiting, key=lambda form: (last.get(form) == process, form not in last))
+        last[form] = process or -1
+        key, config, compiled = self._waiting[form].pop()
+        if not self._waiting[form]:
+            del self._waiting[form]
+        dims, plain = dict(target.problem.dim), (target.sm, target.folder, target.budget)
+        task = self._processors.submit(
+            _sample, self._kernel, config, target.problem.dtype, target.problem.layout, dims, plain, compiled
+        )
+        self._running[task] = key
+        task.add_done_callback(lambda done: self._next(form, done))
+
+    def _next(self, form: _Form, done: "Future[tuple[int, Emulated]]") -> None:
+        """Start the next task. The executor's thread calls this, because the main thread may wait for the compiler."""
+        # If the executor is closed or broken, `collect` raises an error or is not called again.
+        with self._lock, suppress(RuntimeError, CancelledError):
+            process = 0 if done.exception() else done.result()[0]
+            self._last[form] = process
+            if self._waiting:
+                self._start(process)
+            else:
+                self._idle.append(process)
 
     def collect(self) -> Iterator[Outcome]:
         """Wait for a task. Yield the results of finished tasks."""
@@ -111,13 +156,10 @@ class _EmulationTasks:
                 "an emulation process died, perhaps because of too little memory; finished profiles are kept"
             ) from None
 
-    def _finish(self, key: tuple[str, ...], future: "Future[list[LaunchProfile]]") -> Iterator[Outcome]:
+    def _finish(self, key: TaskKey, future: "Future[tuple[int, Emulated]]") -> Iterator[Outcome]:
         result: Emulated
         try:
-            result = future.result()
-            self._cache.put(key, result)
-        except KernrecError as error:
-            result = str(error)
+            _, result = future.result()
             self._cache.put(key, result)
         except MemoryError:
             result = f"{self._kernel.name}: not enough memory to emulate {self._target.problem.key}"
@@ -171,15 +213,21 @@ def _sample(
     dims: dict[str, int],
     plain: tuple[int, Path | None, int],
     compiled: Compiled,
-) -> list[LaunchProfile]:
-    """Profile a config in a worker process. A problem cannot be pickled, so its parts are passed instead."""
+) -> tuple[int, Emulated]:
+    """Profile a config in a worker process. Return the process's ID and the profiles or an error message.
+
+    A problem cannot be pickled, so its parts are passed instead.
+    """
     # Import late, because only worker processes need the emulator.
     from kernrec.profile.sample_profile import profile_by_sampling
 
     collect_rarely()
     sm, folder, budget = plain
     target = ProfileTarget(kernel.definition.problem(dtype, layout, **dims), sm, folder, budget)
-    return profile_by_sampling(kernel, config, target, compiled, _tensors(kernel, target))
+    try:
+        return os.getpid(), profile_by_sampling(kernel, config, target, compiled, _tensors(kernel, target))
+    except KernrecError as error:
+        return os.getpid(), str(error)
 
 
 _last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # Tensors of the problem that this process emulated last.

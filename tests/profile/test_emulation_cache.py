@@ -71,9 +71,9 @@ def test_equal_ptx_with_other_machine_code_is_emulated_again(kernel, monkeypatch
     monkeypatch.setenv(COUNTS, counts)
     target, submitted = ProfileTarget(problem(kernel), 80), []
 
-    def submit(_: Processors, *task: object) -> Future[list[LaunchProfile]]:
-        future: Future[list[LaunchProfile]] = Future()
-        future.set_result(profiles(code(16)))
+    def submit(_: Processors, *task: object) -> Future[tuple[int, list[LaunchProfile]]]:
+        future: Future[tuple[int, list[LaunchProfile]]] = Future()
+        future.set_result((1, profiles(code(16))))
         submitted.append(task)
         return future
 
