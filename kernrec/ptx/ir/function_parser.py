@@ -125,7 +125,7 @@ _LOCATION = re.compile(r'\s*\.(?:loc|file)\b(?:[^\n;"]|"[^"\n]*"?)*;?')
 END = re.compile(r"\s*\Z")
 _NAME = re.compile(r"[%$\w.]+")
 _LONGEST = 4096  # Characters that are searched for the end of an instruction, except in the last attempt.
-_LONGEST_KEPT = 512  # Maximum characters of a statement that `read_instruction` keeps, to limit memory.
+LONGEST_KEPT = 512  # Maximum characters of a statement that `read_instruction` keeps, to limit memory.
 _VARIABLES = (".shared", ".local", ".global", ".const", ".param")
 _IGNORED = (".pragma", ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".noreturn")
 
@@ -193,7 +193,7 @@ class PtxText:
         end = text.find(";", start, start + longest) + 1
         self._place = end or start  # If the instruction is invalid, an error states the line of its end.
         statement = text[start:end].strip()
-        reader = read_instruction if len(statement) <= _LONGEST_KEPT else read_instruction.__wrapped__
+        reader = read_instruction if len(statement) <= LONGEST_KEPT else read_instruction.__wrapped__
         read = None if statement[:1] in ".$}" else reader(statement)
         if read is None:
             self._place = start

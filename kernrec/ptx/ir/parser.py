@@ -8,11 +8,12 @@ returns the next bytes of a heap of fixed size, and `free`, which does nothing.
 import hashlib
 import itertools
 import re
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from kernrec.ptx.ir.declarations import MOST_BYTES, read_variable
-from kernrec.ptx.ir.function_parser import END, FunctionParser, PtxText
+from kernrec.ptx.ir.function_parser import END, LONGEST_KEPT, FunctionParser, PtxText, read_instruction
 from kernrec.ptx.ir.operand import Operand
 from kernrec.ptx.ir.program import Function, Module, ParseError, Variable
 from kernrec.ptx.ir.verify import verify
@@ -56,6 +57,8 @@ _FUNCTION = re.compile(
 )
 _STATED = re.compile(r'\s*(\.(?:version|target|address_size|file))\b((?:[^\n;"]|"[^"\n]*"?)*);?')
 _LITERAL = re.compile(r"[ \t+\[-](?:[2-9]|[1-9]\d{1,8})(?![\w.])")
+_DIRECTIVE = re.compile(r"\.(\w+)\s+([\d,\s]+)")
+_LARGEST_KEPT = 1 << 16  # Maximum characters of a text that is kept to parse similar texts, to limit memory.
 _DEBUG_SECTION = re.compile(r"\s*\.section\b[^{]*(?:\{[^}]*\}?)?")
 
 
@@ -73,23 +76,78 @@ def parse(text: str, *, verified: bool = True) -> Module:
         raise ParseError(f"{len(text)} characters; at most {MOST_CHARACTERS} are accepted", 1)
     if "malloc" in text and _DECLARED.search(text):
         text += _HEAP
-    source = PtxText(text)
-    try:
-        module = _module(source)
-    except ValueError as error:
-        raise ParseError(str(error), source.line) from None
-    if not module.version:
-        raise ParseError("no .version directive: this is not PTX", 1)
-    form = _form(text, module)
+    masked = hashlib.sha256(_LITERAL.sub("#", text).encode(errors="surrogatepass")).digest()
+    before = _parsed_before(masked)
+    module = _changed(*before[0], text) if before else None
+    if module is None:
+        source = PtxText(text)
+        try:
+            module = _module(source)
+        except ValueError as error:
+            raise ParseError(str(error), source.line) from None
+        if not module.version:
+            raise ParseError("no .version directive: this is not PTX", 1)
+    form = _form(masked, module)
     for function in module.functions.values():
         vars(function)["form_memo"] = _form_memo(form, function.name)
     if verified:
-        verify(module)
+        verify(module, before[0][1] if before else None)
+        if len(text) <= _LARGEST_KEPT and len(module.functions) == 1:
+            before[:] = [(text, module)]
     return module
 
 
-def _form(text: str, module: Module) -> bytes:
-    """Return a hash that is equal for texts that `cached_by_form` does not distinguish."""
+@lru_cache(maxsize=32)
+def _parsed_before(masked: bytes) -> list[tuple[str, Module]]:
+    """Return a list for the last text whose hash without literals is `masked`, with the checked module."""
+    return []
+
+
+def _changed(before: str, module: Module, text: str) -> Module | None:
+    """Change the literals of a module with a single function. Share all other instructions.
+
+    Args:
+        before: text of the module.
+        text: text that differs from `before` only in literals.
+
+    Returns:
+        Module of `text`, or None if the whole text must be parsed.
+    """
+    (function,) = module.functions.values()
+    instructions, variables, directives = [*function.instructions], {**function.variables}, {**function.directives}
+    places = {ins.line: place for place, ins in enumerate(instructions)}
+    for number, lines in enumerate(zip(before.split("\n"), text.split("\n"), strict=True), 1):
+        if lines[0] == lines[1]:
+            continue
+        old, new = (line.strip() for line in lines)
+        place = places.get(number)
+        if len(new) > LONGEST_KEPT:
+            return None
+        try:
+            if place is not None and instructions[place].text == old:
+                ins, same = read_instruction(new), read_instruction(old)
+                # Operands differ if the parser renamed registers of nested scopes.
+                if ins is None or same is None or same.operands != instructions[place].operands:
+                    return None
+                instructions[place] = ins.at(number)
+            elif old.startswith(".shared") and (variable := read_variable(old[:-1])).name in variables:
+                variables[variable.name] = read_variable(new[:-1])
+            elif (named := _DIRECTIVE.fullmatch(new)) is not None and named[1] in directives:
+                directives[named[1]] = _numbers(named[2])
+            else:
+                return None
+        except ValueError:
+            return None
+    changed = replace(function, instructions=instructions, variables=variables, directives=directives)
+    return replace(module, functions={changed.name: changed})
+
+
+def _form(masked: bytes, module: Module) -> bytes:
+    """Return a hash that is equal for texts that `cached_by_form` does not distinguish.
+
+    Args:
+        masked: hash of the text without literals.
+    """
     numbers: dict[Operand, int] = {}
     factors = [
         numbers.setdefault(ins.operands[-1], len(numbers))
@@ -97,7 +155,7 @@ def _form(text: str, module: Module) -> bytes:
         for ins in function.instructions
         if ins.opcode == "mul" and "wide" in ins.modifiers and ins.operands
     ]
-    return hashlib.sha256(f"{factors}{_LITERAL.sub('#', text)}".encode(errors="surrogatepass")).digest()
+    return hashlib.sha256(repr(factors).encode() + masked).digest()
 
 
 @lru_cache(maxsize=32)
@@ -140,6 +198,10 @@ def _function(header: str, line: int) -> Function:
     function = Function(name, kind == "entry", taken, line, returns=results)
     if (total := sum(variable.size for variable in taken)) > MOST_BYTES["param"]:
         raise ValueError(f"parameters of {total} bytes, at most {MOST_BYTES['param']} are possible")
-    for directive, values in re.findall(r"\.(\w+)\s+([\d,\s]+)", directives or ""):
-        function.directives[directive] = tuple(int(v) for v in values.replace(",", " ").split())
+    for directive, values in _DIRECTIVE.findall(directives or ""):
+        function.directives[directive] = _numbers(values)
     return function
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.replace(",", " ").split())

@@ -18,7 +18,7 @@ from kernrec.ptx.ir.operand import (
     Vector,
     agrees,
 )
-from kernrec.ptx.ir.program import Function, Instruction, Module, ParseError, cached_by_form
+from kernrec.ptx.ir.program import Function, Instruction, Module, ParseError
 from kernrec.ptx.ir.signatures import Slot, signature
 from kernrec.ptx.ir.special_registers import is_special, special_width
 
@@ -30,27 +30,21 @@ _NOT_EMULATED = {
 _NUMBERED = re.compile(r"%(?:envreg\d+|pm\d+(?:_64)?|\w+\.w)")
 
 
-def verify(module: Module) -> None:
-    """Check every function of a module. Raise a `ParseError` with the line if an instruction is wrong."""
-    for function in module.functions.values():
-        check, instructions = _FunctionCheck(module, function), function.instructions
-        # If a function that differs only in literals was checked before, check only instructions with literals.
-        for place in _with_literals(function) if verify in function.form_memo else range(len(instructions)):
-            ins = instructions[place]
+def verify(module: Module, checked: Module | None = None) -> None:
+    """Check every function of a module. Raise a `ParseError` with the line if an instruction is wrong.
+
+    Args:
+        checked: valid module that differs only in literals. Instructions that both modules share are not checked again.
+    """
+    for name, function in module.functions.items():
+        check = _FunctionCheck(module, function)
+        valid = frozenset(map(id, checked.functions[name].instructions if checked else ()))
+        for ins in function.instructions:
             try:
-                check.check(ins)
+                if id(ins) not in valid:
+                    check.check(ins)
             except ValueError as error:
                 raise ParseError(f"{ins.name}: {error}", ins.line) from None
-        function.form_memo[verify] = True
-
-
-@cached_by_form
-def _with_literals(function: Function) -> list[int]:
-    return [
-        place
-        for place, ins in enumerate(function.instructions)
-        if any(isinstance(leaf, Immediate) for operand in ins.operands for leaf in operand.leaves)
-    ]
 
 
 class _RegisterTypes(dict[str, str]):
