@@ -18,7 +18,7 @@ from kernrec.ptx.ir.operand import (
     Vector,
     parts_of,
 )
-from kernrec.ptx.ir.program import Function, cached_analysis, ends_block, is_warp_synchronous
+from kernrec.ptx.ir.program import Function, Instruction, cached_analysis, ends_block, is_warp_synchronous
 from kernrec.ptx.ir.special_registers import is_special, special_width
 from kernrec.ptx.state.results import register_width
 from kernrec.util.engine import module
@@ -91,36 +91,37 @@ def known_opcodes() -> frozenset[str]:
 
 @cached_analysis
 def encoded(function: Function) -> Code:
-    return _Encoder(function).code()
+    """Encode a function. If a function that differs only in literals was encoded before, encode only the changes."""
+    memo, encoder = function.form_memo, _Encoder(function)
+    before: tuple[_Encoder, Code] | None = memo.get(_Encoder)
+    if before is None:
+        before = memo[_Encoder] = encoder, encoder.code()
+    encoder, code = before
+    return code if encoder.function is function else encoder.changed(code, function)
 
 
 class _Encoder:
     def __init__(self, function: Function) -> None:
-        self._function = function
+        self.function = function
         self._names: dict[str, int] = {}
         self._registers: dict[str, int] = {}
         self._specials: dict[str, int] = {}
         self._symbols: dict[str, int] = {}
-        self._rows: dict[int, list[int]] = {}  # Encoded operands by id, because many instructions share an operand.
+        self._starts: list[int] = []  # Index of the first operand of each instruction in `Code.operands`
 
     def code(self) -> Code:
-        function = self._function
+        function = self.function
         instructions: list[int] = []
         operands: list[int] = []
+        rows: dict[int, list[int]] = {}
         for ins in function.instructions:
             guard, negated = (
                 (-1, False) if ins.predicate is None else (self._register(ins.predicate[0]), ins.predicate[1])
             )
             name = self._names.setdefault(ins.name, len(self._names))
             instructions += (name, len(ins.operands), guard, negated)
-            for operand in ins.operands:
-                if isinstance(operand, Symbol):
-                    operands += self._symbol(operand, ins.opcode in ("bra", "brx"))
-                    continue
-                rows = self._rows.get(id(operand))
-                if rows is None:
-                    rows = self._rows[id(operand)] = self._operand(operand)
-                operands += rows
+            self._starts.append(len(operands))
+            operands += self._operands(ins, rows)
         blocks: list[int] = []
         first = 0
         for block in function.blocks:
@@ -131,10 +132,36 @@ class _Encoder:
             first += count
         widths = [register_width(function.register_type(name) or "b32") for name in self._registers]
         names = [name.split(".") for name in self._names]
-        code, values, parts = (np.array(rows, np.int64) for rows in (instructions, operands, blocks))
+        code, values, parts = (np.array(numbers, np.int64) for numbers in (instructions, operands, blocks))
         live = live_before(function)[0] if function.blocks else ()
         unassigned = sorted(self._registers[name] for name in live if name in self._registers)
         return Code(names, code, values, parts, widths, unassigned, [*self._specials], [*self._symbols])
+
+    def changed(self, code: Code, function: Function) -> Code:
+        """Return the code of a function that differs from the encoded function only in literals."""
+        operands = code.operands.copy()
+        rows: dict[int, list[int]] = {}
+        for start, before, ins in zip(self._starts, self.function.instructions, function.instructions, strict=True):
+            if ins is not before:
+                numbers = self._operands(ins, rows)
+                operands[start : start + len(numbers)] = numbers
+        return code._replace(operands=operands)
+
+    def _operands(self, ins: Instruction, rows: dict[int, list[int]]) -> list[int]:
+        """Encode the operands of an instruction.
+
+        Args:
+            rows: encoded operands by id, because many instructions share an operand. All these operands must exist.
+        """
+        encoded: list[int] = []
+        for operand in ins.operands:
+            if isinstance(operand, Symbol):
+                encoded += self._symbol(operand, ins.opcode in ("bra", "brx"))
+                continue
+            if (row := rows.get(id(operand))) is None:
+                row = rows[id(operand)] = self._operand(operand)
+            encoded += row
+        return encoded
 
     def _register(self, name: str) -> int:
         return self._registers.setdefault(name, len(self._registers))
@@ -143,7 +170,7 @@ class _Encoder:
         if isinstance(operand, Register):
             if operand.name == "_":
                 return _row(_NONE)
-            if operand.name in self._registers or self._function.register_type(operand.name) is not None:
+            if operand.name in self._registers or self.function.register_type(operand.name) is not None:
                 return _row(_REGISTER, self._register(operand.name))
             if is_special(operand.name):
                 number = self._specials.setdefault(operand.name, len(self._specials))
@@ -163,7 +190,7 @@ class _Encoder:
         return rows
 
     def _symbol(self, symbol: Symbol, branches: bool) -> list[int]:
-        index, tables = self._function.block_index, self._function.tables
+        index, tables = self.function.block_index, self.function.tables
         if branches and symbol.name in tables:
             labels = tables[symbol.name]
             return [*_row(_VECTOR, parts=len(labels)), *(n for label in labels for n in _row(_LABEL, 0, index[label]))]
