@@ -42,7 +42,8 @@ _CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|elifdef|elifndef|else|end
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 _START = "\t// .globl\t"
 _ENTRY = re.compile(r"\.visible \.entry ([\w$]+)\(")
-_DECLARATION = re.compile(r"// \S+ has been demoted|\.extern \.shared .*?([\w$]+)\[\];|")
+_KERNEL_OR_LINE = re.compile(r"^(?:\.visible \.entry ([\w$]+)\((?:.*\n)*?\}|.+)$", re.MULTILINE)
+_DECLARATION = re.compile(r"// \S+ has been demoted|\.extern \.shared .*?([\w$]+)\[\];")
 _EXTERN = ".extern .shared "
 _LABEL = re.compile(r"\$L__BB\d+_")
 _NUMBERED = re.compile(r"\bcallseq\b|\bcall\b|\.loc\b")
@@ -179,7 +180,7 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
     codes = read_machine_code(whole.cubin, job.sm)
     results: list[Compiled | None] = []
     for copy in copies:
-        length = rf"(?<!\d){len(copy)}{copy}"
+        length = rf"{len(copy)}{copy}(?<!\d{len(copy)}{copy})"
 
         def under_old_name(text: str, copy: str = copy, length: str = length) -> str:
             return re.sub(length, f"{len(name)}{name}", text).replace(copy, name)
@@ -216,34 +217,29 @@ def _parts(ptx: str) -> dict[str, tuple[str, int]] | None:
         anything else, or has names that NVRTC numbers across kernels.
     """
     head, start, rest = ptx.partition(_START)
-    functions: dict[str, list[str]] = {}
-    first_lines: dict[str, int] = {}
+    rest, place, number = start + rest, 0, head.count("\n")
+    functions: dict[str, tuple[str, int]] = {}  # Text and number of preceding lines of each kernel.
     declared: list[tuple[str, str]] = []  # Pairs (symbol, line). The symbol is empty if the line is a comment.
-    function: list[str] | None = None
-    for number, line in enumerate((start + rest).splitlines(), head.count("\n")):
-        if function is not None:
-            function.append(line)
-            if line == "}":
-                function = None
-        elif (header := _ENTRY.match(line)) is not None:
-            function = functions.setdefault(header[1], [])
-            function.append(line)
-            first_lines[header[1]] = number
-        elif not line.startswith(_START):
-            declaration = _DECLARATION.fullmatch(line)
+    for match in _KERNEL_OR_LINE.finditer(rest):
+        if match[1]:
+            number, place = number + rest.count("\n", place, match.start()), match.start()
+            functions[match[1]] = match[0], number
+        elif not match[0].startswith(_START):
+            declaration = _DECLARATION.fullmatch(match[0])
             if declaration is None:
                 return None
-            declared.append((declaration[1] or "", line))
+            declared.append((declaration[1] or "", match[0]))
     parts = {}
-    for entry, lines in functions.items():
-        text = _LABEL.sub("$L__BB0_", "\n".join(lines))
-        if _NUMBERED.search(text):
+    for entry, (text, first) in functions.items():
+        text = _LABEL.sub("$L__BB0_", text)
+        # Search for substrings first, because this is faster.
+        if ("call" in text or ".loc" in text) and _NUMBERED.search(text):
             return None
         own = [
             line for symbol, line in declared if (symbol and symbol in text) or (not symbol and _copy_of(entry, line))
         ]
         before = "\n".join([f"{head}{_START}{entry}", *own, "", ""])
-        parts[entry] = f"{before}{text}\n\n", first_lines[entry] - before.count("\n")
+        parts[entry] = f"{before}{text}\n\n", first - before.count("\n")
     return parts
 
 
