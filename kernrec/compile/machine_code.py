@@ -10,7 +10,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -101,7 +101,7 @@ def read_machine_code(cubin: bytes, sm: int) -> dict[str, MachineCode]:
         for name, section, address in symbols:
             names[section][address // _BYTES] = name
         return {
-            name.removeprefix(_TEXT): _code(content, sm, lines.get(index, []), names[index])
+            name.removeprefix(_TEXT): _code(content, sm, lines.get(index, {}), names[index])
             for index, (name, content) in enumerate(sections)
             if name.startswith(_TEXT)
         }
@@ -134,87 +134,85 @@ def _symbols(sections: Mapping[str, memoryview]) -> list[_Symbol]:
     return [_Symbol(_text(names, name), section, address) for name, _, _, section, address, _ in entries]
 
 
-def _lines(sections: Mapping[str, memoryview], symbols: Sequence[_Symbol]) -> dict[int, list[tuple[int, int]]]:
-    """Return pairs (address, PTX line) in ascending order of addresses, keyed by the index of the code's section."""
-    content = sections.get(_LINES, memoryview(b""))
+def _lines(sections: Mapping[str, memoryview], symbols: Sequence[_Symbol]) -> dict[int, dict[int, int]]:
+    """Return PTX lines by address, keyed by the index of the code's section."""
+    content = bytes(sections.get(_LINES, b""))
     relocations = [*struct.iter_unpack("<QQ", sections.get(f".rel{_LINES}", b""))]
     relocations += [entry[:2] for entry in struct.iter_unpack("<QQQ", sections.get(f".rela{_LINES}", b""))]
     functions = {place: symbols[info >> 32] for place, info in relocations}
-    rows: dict[int, list[tuple[int, int]]] = {}
+    lines: dict[int, dict[int, int]] = defaultdict(dict)
     start = 0
     while start < len(content):
         end = start + 4 + struct.unpack_from("<I", content, start)[0]
-        for place, address, line in _LineProgram(content, start, end).rows():
+        for place, group in groupby(_rows(content, start, end), itemgetter(0)):
             if (function := functions.get(place)) is not None:
-                rows.setdefault(function.section, []).append((function.address + address, line))
+                lines[function.section].update((function.address + address, line) for _, address, line in group)
         start = end
-    return {section: sorted(pairs, key=itemgetter(0)) for section, pairs in rows.items()}
+    return lines
 
 
-class _LineProgram:
-    def __init__(self, content: memoryview, start: int, end: int) -> None:
-        self._content, self._end = content, end
-        header, self._step, _, self._line_base, self._line_range, self._first_special = struct.unpack_from(
-            "<IBBbBB", content, start + 6
-        )
-        self._operands = content[start + 15 :]  # Number of operands of each opcode below `_first_special`
-        self._position = start + 10 + header
+def _rows(content: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (offset of a function's relocation, address in the function, line) for each row of a line table.
 
-    def rows(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (offset of a function's relocation, address in the function, line) for each row of the line table."""
-        function, address, line = 0, 0, 1
-        while self._position < self._end:
-            opcode = self._byte()
-            if opcode >= self._first_special:
-                steps, lines = divmod(opcode - self._first_special, self._line_range)
-                address, line = address + steps * self._step, line + self._line_base + lines
-                yield function, address, line
-            elif opcode == 0:
-                after = self._number() + self._position
-                if self._byte() == _SET_ADDRESS:
-                    function, address, line = self._position, 0, 1
-                self._position = after
-            elif opcode == _COPY:
-                yield function, address, line
-            elif opcode == _ADVANCE_ADDRESS:
-                address += self._number() * self._step
-            elif opcode == _ADVANCE_LINE:
-                line += self._number(signed=True)
-            elif opcode == _ADVANCE_BY_SPECIAL:
-                address += (255 - self._first_special) // self._line_range * self._step
-            else:
-                for _ in range(self._operands[opcode - 1]):
-                    self._number()
-
-    def _byte(self) -> int:
-        self._position += 1
-        byte: int = self._content[self._position - 1]
-        return byte
-
-    def _number(self, signed: bool = False) -> int:
-        """Read a number in LEB128 format."""
-        result = shift = 0
-        while True:
-            byte = self._byte()
-            result |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return result - (1 << shift) if signed and byte & 0x40 else result
+    Args:
+        start, end: offsets of the line program in `content`.
+    """
+    header, step, _, base, lines, first_special = struct.unpack_from("<IBBbBB", content, start + 6)
+    specials = [(number // lines * step, base + number % lines) for number in range(256 - first_special)]
+    place, function, address, line = start + 10 + header, 0, 0, 1
+    while place < end:
+        opcode = content[place]
+        place += 1
+        if opcode >= first_special:
+            special = specials[opcode - first_special]
+            address, line = address + special[0], line + special[1]
+            yield function, address, line
+        elif opcode == 0:
+            length, place = _number(content, place)
+            if content[place] == _SET_ADDRESS:
+                function, address, line = place + 1, 0, 1
+            place += length
+        elif opcode == _COPY:
+            yield function, address, line
+        elif opcode == _ADVANCE_ADDRESS:
+            steps, place = _number(content, place)
+            address += steps * step
+        elif opcode == _ADVANCE_LINE:
+            more, place = _number(content, place, signed=True)
+            line += more
+        elif opcode == _ADVANCE_BY_SPECIAL:
+            address += specials[-1][0]
+        else:
+            for _ in range(content[start + 14 + opcode]):  # Number of operands
+                _, place = _number(content, place)
 
 
-def _code(content: memoryview, sm: int, lines: Sequence[tuple[int, int]], names: Mapping[int, str]) -> MachineCode:
+def _number(content: bytes, place: int, signed: bool = False) -> tuple[int, int]:
+    """Read a number in LEB128 format. Return the number and the offset of its end."""
+    result = shift = 0
+    while True:
+        byte = content[place]
+        place += 1
+        result |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (result - (1 << shift) if signed and byte & 0x40 else result), place
+
+
+def _code(content: memoryview, sm: int, lines: Mapping[int, int], names: Mapping[int, str]) -> MachineCode:
     """Return the code of a function.
 
     Args:
-        lines: pairs (address, PTX line) in ascending order.
+        lines: PTX line by address. It also holds for the following addresses without a line.
         names: names of the symbols in the function's section, keyed by position.
     """
     end = min([len(content) // _BYTES, *(place for place, name in names.items() if name.startswith(_SUBROUTINE))])
-    rows = [(0, 0), *((min(-(-address // _BYTES), end), line) for address, line in lines), (end, 0)]
-    line_of_each = [line for (first, line), (after, _) in pairwise(rows) for _ in range(first, after)]
+    line, line_of_each = 0, array(_LINE)
+    for address in range(0, end * _BYTES, _BYTES):
+        line = lines.get(address, line)
+        line_of_each.append(line)
     slow_paths = (place for place, name in names.items() if _SLOW_PATH in name)
-    content, packed = content[: end * _BYTES], array(_LINE, line_of_each)
-    return MachineCode(bytes(content), packed.tobytes(), tuple(names), tuple(slow_paths), sm)
+    return MachineCode(bytes(content[: end * _BYTES]), line_of_each.tobytes(), tuple(names), tuple(slow_paths), sm)
 
 
 def _decoded(code: MachineCode) -> tuple[tuple[MachineInstruction, ...], tuple[int, ...]]:
