@@ -14,6 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from kernrec.compile.compiled import Compiled
 from kernrec.compile.machine_code import LEAVES, MachineCode, MachineInstruction
 from kernrec.ptx.analysis.issue_cost import machine_cost
@@ -92,21 +94,32 @@ class MachineLowering:
 
     def __init__(self, compiled: Compiled, sm: int, entry: str) -> None:
         self._code = compiled.machine_code(sm).get(entry)
+        self._form = (BlockMix, self._code and _form(self._code))
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
         return self.mix(function).issue
 
     def mix(self, function: Function) -> BlockMix:
         """Return the `BlockMix` of a function without calls."""
-        # Cache the result like `cached_by_form`, because it depends only on the form and the decoded machine code.
-        memo, key = function.form_memo, (BlockMix, self._code and self._code.decoded)
-        if key not in memo:
+        # Cache the result like `cached_by_form`, because it depends only on the forms of the function and the code.
+        memo = function.form_memo
+        mix: BlockMix | None = memo.get(self._form)
+        if mix is None:
             if self._code is not None and _is_small(self._code):
-                memo[key] = block_mix(function, self._code)
+                mix = block_mix(function, self._code)
             else:
-                memo[key] = BlockMix([*lowered(function)], [False] * len(function.blocks))
-        mix: BlockMix = memo[key]
+                mix = BlockMix([*lowered(function)], [False] * len(function.blocks))
+            memo[self._form] = mix
         return mix
+
+
+def _form(code: MachineCode) -> tuple[object, ...]:
+    """Return a key of machine code without its literals. The decoded instructions depend only on the key."""
+    low, high = np.frombuffer(code.content, "<u8").reshape(-1, 2).T
+    every, factor, opcode = (np.uint64((1 << bits) - 1) for bits in (64, 40, 32))
+    # In the first form, bits above the opcode are the register of a factor. Only branches need further bits.
+    mask = np.where(low & 0x1E0 == 0x140, every, np.where(low & 0xE00 == 0x200, factor, opcode))
+    return (low & mask).tobytes(), (high & 0x3FFFF).tobytes(), code.lines, code.labels, code.slow_paths, code.sm
 
 
 class _Matching:

@@ -1,10 +1,15 @@
 """Test that machine instructions are attributed to the PTX basic blocks they were compiled from."""
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 
-from kernrec.compile import Compiled
-from kernrec.compile.block_mix import MachineLowering, block_mix
+from kernrec.compile import Compiled, CompileJob
+from kernrec.compile.block_mix import MachineLowering, _form, block_mix
 from kernrec.compile.compiled import COUNTS, assembler
+from kernrec.compile.machine_code import read_machine_code
+from kernrec.compile.nvrtc import compile_alone
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.lowering import lowered
 from tests.helpers.kernel_code import machine_code_of
@@ -41,3 +46,18 @@ def test_unrolled_loop_has_the_instruction_counts_of_one_trip(limit, sm):
     assert mix.issue[1]["fma32"] == pytest.approx(1.0)
     assert sum(mix.issue[1].values()) < sum(lowered(function)[1].values())
     assert sum(issue.get("st_global", 0.0) for issue in mix.issue) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("sm", [75, 90, 120])
+def test_machine_code_of_one_form_has_equal_decoded_instructions(nvrtc, sm):
+    cubin = compile_alone(CompileJob(beside(__file__, "many_opcodes.cu"), sm)).cubin
+    code, random = read_machine_code(cubin, sm)["k"], Random(sm)
+    equal = 0
+    for _ in range(2000):
+        content = bytearray(code.content)
+        content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+        changed = replace(code, content=bytes(content))
+        if _form(changed) == _form(code):
+            equal += 1
+            assert changed.decoded == code.decoded
+    assert equal > 500
