@@ -14,7 +14,7 @@ from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.analysis.folding import removed_copies
 from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered, straightened
-from kernrec.ptx.execution.engine import known_opcodes
+from kernrec.ptx.execution.engine import encoded, known_opcodes
 from kernrec.ptx.ir.program import Function
 from tests.helpers.kernel_code import machine_code_of
 from tests.helpers.paths import beside
@@ -58,6 +58,9 @@ def test_functions_that_differ_only_in_literals_share_costs(name):
     first, second = function(body), function(changed_literals(body))
     assert first.form_memo is second.form_memo
     lowered(first)
+    encoded(first)
+    for got, expected in zip(encoded(second), encoded(replace(second)), strict=True):
+        assert str(got) == str(expected)
     assert lowered(second) == lowered(replace(second)), "a copy has no cached results"
     assert live_by_block(second) == live_by_block(replace(second))
     assert data_dependences(second) == data_dependences(replace(second))

@@ -25,6 +25,7 @@ from kernrec.ptx.ir.operand import (
     Vector,
     agrees,
 )
+from kernrec.ptx.ir.parser import _parsed_before
 from tests.fuzz.instructions import SAMPLE
 from tests.helpers.paths import beside
 from tests.helpers.ptx_text import module
@@ -44,6 +45,36 @@ def test_literals_are_checked_in_a_function_that_differs_only_in_literals():
     module(body.format(7))
     with pytest.raises(ParseError, match="the literal 99999 does not fit"):
         module(body.format(99999))
+
+
+SCALED = """
+.visible .entry scaled(.param .u64 a)
+.maxntid {0}, 1, 1
+{{
+.reg .b32 %r<9>;
+.shared .align 4 .b8 tile[{0}];
+add.s32 %r1, %r2, %r3; // {1}
+st.shared.u32 [tile+{0}], %r1;
+{{ .reg .b32 %t; mov.u32 %t, 5; }}
+{{ .reg .b32 %t;
+mov.u32 %t, {1};
+}}
+ret;
+}}
+"""
+
+
+@pytest.mark.parametrize("second", [(8, 4), (12, 4), (8, 12), (12, 12)])
+def test_text_that_differs_only_in_literals_is_parsed_as_if_it_were_the_first(second):
+    texts = [HEAD + SCALED.format(*literals) for literals in ((8, 4), second)]
+    expected = []
+    for text in texts:
+        _parsed_before.cache_clear()
+        expected.append(parse(text))
+    for text, module_ in zip(texts, expected, strict=True):
+        assert parse(text) == module_
+    first, changed = (parse(text).functions["scaled"].instructions for text in texts)
+    assert (first[0] is changed[0]) == (second[1] == 4), "a module with changed literals shares instructions"
 
 
 @pytest.mark.parametrize(("text", "operand"), [
