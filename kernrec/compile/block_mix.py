@@ -116,10 +116,16 @@ class MachineLowering:
 def _form(code: MachineCode) -> tuple[object, ...]:
     """Return a key of machine code without its literals. The decoded instructions depend only on the key."""
     low, high = np.frombuffer(code.content, "<u8").reshape(-1, 2).T
-    every, factor, opcode = (np.uint64((1 << bits) - 1) for bits in (64, 40, 32))
+    is_branch = low & 0x1E0 == 0x140
     # In the first form, bits above the opcode are the register of a factor. Only branches need further bits.
-    mask = np.where(low & 0x1E0 == 0x140, every, np.where(low & 0xE00 == 0x200, factor, opcode))
-    return (low & mask).tobytes(), (high & 0x3FFFF).tobytes(), code.lines, code.labels, code.slow_paths, code.sm
+    of_low = np.where(is_branch, _bits(64), np.where(low & 0xE00 == 0x200, _bits(40), _bits(32)))
+    # Some bits are the number of bytes of loads and stores, but the literal of LEA and ULEA.
+    of_high = np.where(is_branch, _bits(18), np.where(low & 0x17F == 0x11, _bits(11), _bits(12)))
+    return (low & of_low).tobytes(), (high & of_high).tobytes(), code.lines, code.labels, code.slow_paths, code.sm
+
+
+def _bits(count: int) -> np.uint64:
+    return np.uint64((1 << count) - 1)
 
 
 class _Matching:
