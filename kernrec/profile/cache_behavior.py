@@ -146,6 +146,7 @@ def wave_metrics(
     next_is_new: Sequence[float],
     busy: int | None = None,
     wanted: Collection[str] = (),
+    results: bool = True,
 ) -> dict[str, float]:
     """Return the metrics `wave.<buffer>.<n>`, or none if the grid is small or neighboring blocks share few reads.
 
@@ -154,6 +155,7 @@ def wave_metrics(
         next_is_new: fraction of a block's reads that the next block does not repeat, by buffer.
         busy: number of blocks with work at the start of the grid, or None for all blocks.
         wanted: buffers that the metrics must cover.
+        results: as in `EmulationOptions`.
     """
     blocks = math.prod(launch.grid) if busy is None else busy
     if launch.grid[0] != math.prod(launch.grid) or blocks < _FEWEST or min(next_is_new, default=1.0) >= _SHARED:
@@ -164,16 +166,25 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
+
+    def can_never_suffice() -> bool:
+        """Return whether no run can read all `wanted` buffers, so that only the longest run is needed."""
+        return _can_be_repeated(function, launch) and not _can_be_read(function, launch).issuperset(wanted)
+
+    # The analysis is slow, so do it only if the first run does not suffice. With atomics, which the engine also counts
+    # as reads, the first run may suffice by mistake.
+    is_long = any(ins.opcode in ("atom", "red") for ins in function.instructions) and can_never_suffice()
     # Emulate up to barrier 0, then 1, 2, 4, ... until all `wanted` buffers were read, but at most up to barrier `most`.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0
-    number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: dict[str, list[int]] | None = None
-    while number <= most:
+    for number in (0, *(1 << power for power in range(most.bit_length()))):
+        is_long = is_long or (number == 1 and can_never_suffice())
+        if is_long and number < most:
+            continue
         started = one_warp if number == 0 else launch
-        reads = _first_reads(module, started, window, min(budget, ends[number]))
+        reads = _first_reads(module, started, window, min(budget, ends[number]), results)
         if reads is None or not set(wanted) - reads.keys():
             break
-        number = 2 * number or 1
     return {
         f"wave.{name}.{1 << n}": (total << n) / totals[0]
         for name, totals in (reads or {}).items()
@@ -182,9 +193,13 @@ def wave_metrics(
     }
 
 
-def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> dict[str, list[int]] | None:
+def _first_reads(
+    module: Module, launch: KernelLaunch, window: range, budget: int, results: bool
+) -> dict[str, list[int]] | None:
     """Emulate the first instructions of consecutive blocks. Return `Emulation.shared_reads()`, or None for clusters."""
-    options = EmulationOptions(batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window)
+    options = EmulationOptions(
+        batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window, results=results
+    )
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
         return None
