@@ -7,8 +7,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "batch.h"
@@ -256,24 +258,27 @@ class Kernel {
     // Return for each buffer the number of sectors that a watched block reads, in total over all blocks. Then take two
     // consecutive blocks as one, then four, and so on.
     std::map<std::string, std::vector<uint64_t>> shared_reads() const {
-        std::map<uint32_t, std::vector<int64_t>> reads;  // sector * number of blocks + position of the block
-        const int64_t count = int64_t(watches_.size());
-        int64_t position = 0;
+        std::map<uint32_t, std::pair<std::vector<int64_t>, std::vector<uint64_t>>> reads;  // sectors, and their blocks
+        uint64_t position = 0;
         for (const auto& entry : watches_) {
             for (const auto& [key, touched] : entry.second.touched)
-                if (!key.second)
-                    for (const int64_t sector : touched.sectors())
-                        reads[key.first].push_back(sector * count + position);
+                if (!key.second) {
+                    auto& [sectors, blocks] = reads[key.first];
+                    for (const int64_t sector : touched.sectors()) sectors.push_back(sector);
+                    blocks.resize(sectors.size(), position);
+                }
             position++;
         }
         std::map<std::string, std::vector<uint64_t>> result;
-        for (auto& [buffer, all] : reads) {
-            std::sort(all.begin(), all.end());
-            for (int64_t size = 1; size <= count; size *= 2) {
-                uint64_t distinct = 1;
-                for (size_t i = 1; i < all.size(); i++) distinct += all[i] / size != all[i - 1] / size;
-                result[launch_.buffers[buffer].name].push_back(distinct);
-            }
+        for (const auto& [buffer, read] : reads) {
+            const auto& [sectors, blocks] = read;
+            const std::vector<uint32_t> times = reuse_times(sectors.data(), sectors.size(), 0);
+            std::array<uint64_t, 65> apart{};  // reads by the bits in which a block and the last reader's number differ
+            for (size_t i = 0; i < times.size(); i++)
+                apart[times[i] == kNever ? 64 : 64 - __builtin_clzll(blocks[i] ^ blocks[i - times[i]])]++;
+            for (size_t n = 0; watches_.size() >> n; n++)
+                result[launch_.buffers[buffer].name].push_back(
+                    std::accumulate(apart.begin() + n + 1, apart.end(), uint64_t(0)));
         }
         return result;
     }
