@@ -93,8 +93,14 @@ def _set_up(folder: str) -> Iterator[None]:
     modules = [import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
     with ExitStack() as stack:
         tunables = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), _HUGE_PAGES]))
-        variables = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1", "GLIBC_TUNABLES": tunables}
-        stack.enter_context(environment(**variables))
+        stack.enter_context(
+            environment(
+                TRITON_CACHE_DIR=folder,
+                TRITON_CACHE_MANAGER="kernrec.compile.triton_cache:ResultFiles",
+                TRITON_DUMP_PTXAS_LOG="1",
+                GLIBC_TUNABLES=tunables,
+            )
+        )
         for module in modules:
             if hasattr(module, "triton_key"):
                 stack.enter_context(replaced(module, triton_key=triton_compiler))

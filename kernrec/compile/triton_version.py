@@ -20,7 +20,8 @@ _INTERFACES = (
     "triton:compile", "triton.compiler:ASTSource", "triton.compiler.compiler:CompiledKernel.__getitem__",
     "triton.compiler.errors:CompilationError", "triton.backends:backends", "triton.backends.compiler:GPUTarget",
     "triton.runtime.autotuner:Autotuner.prune_configs", "triton.runtime.autotuner:Autotuner.run",
-    "triton.runtime.driver:driver.set_active", "triton.runtime.jit:JITFunction.run",
+    "triton.runtime.cache:FileCacheManager.put", "triton.runtime.driver:driver.set_active",
+    "triton.runtime.jit:JITFunction.run",
 )  # fmt: skip
 """Names in Triton's modules that kernrec uses, as module:name."""
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.helpers.triton_kernels import configs_of
 
 pytest.importorskip("triton", reason="needs the extra `triton`")
 
+from kernrec.compile.triton_cache import ResultFiles
 from kernrec.compile.triton_compile import _set_up, compile_triton
 from kernrec.compile.triton_load import load_module
 
@@ -51,6 +53,27 @@ def test_assembler_gets_the_tunables_of_the_user(monkeypatch, tmp_path):
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")
     with _set_up(str(tmp_path)):
         assert os.environ["GLIBC_TUNABLES"].startswith("glibc.malloc.arena_max=2:glibc.malloc.")
+
+
+def test_triton_stores_intermediate_code_only_in_dumps(monkeypatch, tmp_path):
+    rows = {"dtype": "f32", "shape": [64]}
+    job = job_of("add_rows", {"x": rows, "y": rows, "n": 64, "WIDTH": 1}, {"BLOCK": 64}, 80)
+    monkeypatch.setenv("TRITON_KERNEL_DUMP", "1")
+    monkeypatch.setenv("TRITON_DUMP_DIR", str(tmp_path / "dump"))
+    stored: dict[str, bytes] = {}
+    put = ResultFiles.put
+
+    def recorded(files: ResultFiles, data: Any, filename: str, binary: bool = True) -> str:
+        path = put(files, data, filename, binary)
+        stored[path] = Path(path).read_bytes()
+        return path
+
+    monkeypatch.setattr(ResultFiles, "put", recorded)
+    compiled = compile_triton(job)
+    for is_dump in (False, True):
+        files = {Path(p).suffix: content for p, content in stored.items() if p.startswith(str(tmp_path)) == is_dump}
+        assert files[".cubin"] == compiled.cubin
+        assert (b"tt.load" in files[".ttir"]) == is_dump
 
 
 def test_compile_error_names_the_line_in_its_function():

@@ -1,0 +1,27 @@
+"""Write the files of a compilation for Triton, which finds the class through the variable TRITON_CACHE_MANAGER.
+
+Triton's own class also prints the code of each stage, and creates a folder for each file.
+"""
+
+import os
+from typing import Any
+
+from triton.runtime.cache import FileCacheManager
+
+_RESULTS = (".ptx", ".cubin", ".json")
+
+
+class ResultFiles(FileCacheManager):  # type: ignore[misc]
+    """Files of one compilation. The files of intermediate code are empty, unless Triton dumps the code for a user."""
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        super().__init__(key, override, dump)
+        self._is_dump = dump
+
+    def put(self, data: Any, filename: str, binary: bool = True) -> str:
+        """Write a file, and return its path."""
+        path = os.path.join(self.cache_dir, filename)
+        with open(path, "wb") as file:
+            if self._is_dump or filename.endswith(_RESULTS):
+                file.write(data if isinstance(data, bytes) else str(data).encode())
+        return path
