@@ -10,7 +10,7 @@ import os
 import sys
 from typing import NoReturn
 
-_OBJECTS = 100_000
+_OBJECTS = 200_000
 """Number of new objects after which Python collects garbage. The default of 700 slows down imports."""
 
 
