@@ -252,6 +252,9 @@ def _import_triton() -> None:
     with suppress(ImportError):
         import triton.compiler.code_generator  # noqa: F401
 
+        import kernrec.compile.triton_cache
+        import kernrec.compile.triton_compile  # noqa: F401
+
 
 def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -> None:
     settle()
