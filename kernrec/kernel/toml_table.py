@@ -188,7 +188,9 @@ class ConfigList:
 
     def values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return the distinct values of each column as ascending int64 arrays."""
-        return {name: np.unique([row[self.columns.index(name)] for row in self.rows]) for name in names}
+        # Avoid np.unique, because it imports np.ma, which is slow.
+        distinct = {name: sorted({row[self.columns.index(name)] for row in self.rows}) for name in names}
+        return {name: np.array(values, dtype=np.int64) for name, values in distinct.items()}
 
 
 def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:

@@ -129,7 +129,7 @@ def reference_tensors(kernel: Kernel, problem: Problem, folder: Path | None = No
 
 
 def _filled(
-    tensor: Tensor, sample: TensorValues, problem: Problem, folder: Path | None, draw: np.random.Generator
+    tensor: Tensor, sample: TensorValues, problem: Problem, folder: Path | None, draw: "np.random.Generator"
 ) -> np.ndarray:
     kind, count = ELEMENTS[tensor.dtype], tensor.elements
     if sample.kind in ("zeros", "unknown"):
