@@ -91,7 +91,6 @@ bool Batch::resolve(const Instruction& ins, uint32_t bytes, bool write, Resolved
             addresses[lane] = int64_t(flat({rank < 0 ? own : first_of_cluster + uint32_t(rank), uint32_t(byte)}));
             at.places[lane] = shared_.data() + addresses[lane];
         }
-        at.base = 0;
         return true;
     }
     const Memory memory = memory_at(at.space, low);
@@ -102,14 +101,14 @@ bool Batch::resolve(const Instruction& ins, uint32_t bytes, bool write, Resolved
     if (at.space == Space::kGlobal) {
         at.buffer = uint32_t((low >> kBufferShift) - 1);
     } else if (at.space == Space::kShared) {
-        at.base = flat({block_of(at.warp), 0});
-        start += at.base;
+        const auto base = int64_t(flat({block_of(at.warp), 0}));
+        for (uint32_t lane = 0; lane < kWarp; lane++) addresses[lane] += base;
     } else if (at.space == Space::kLocal || at.space == Space::kArgument) {
         stride = at.space == Space::kLocal ? local_stride_ : argument_stride_;
         start += first_lane * stride;
     }
-    for (uint32_t lane = 0; lane < kWarp; lane++)
-        at.places[lane] = start + (addresses[lane] - memory.start) + lane * stride;
+    for (uint32_t lane = 0; lane < kWarp; lane++) at.places[lane] = start + (addresses[lane] - memory.start);
+    for (uint32_t lane = 1; stride && lane < kWarp; lane++) at.places[lane] += lane * stride;
     return true;
 }
 
@@ -133,8 +132,7 @@ const std::vector<Resolved>& Batch::access(const Instruction& ins, uint32_t byte
             const uint32_t lane = uint32_t(__builtin_ctz(rest));
             if (!resolve(ins, bytes, write, one)) fail_access(ins, bytes, one.warp * kWarp + lane);
             const auto same = std::find_if(resolved_.begin(), resolved_.end(), [&](const Resolved& other) {
-                return std::tie(other.warp, other.space, other.buffer, other.base) ==
-                       std::tie(one.warp, one.space, one.buffer, one.base);
+                return std::tie(other.warp, other.space, other.buffer) == std::tie(one.warp, one.space, one.buffer);
             });
             if (same == resolved_.end()) {
                 resolved_.push_back(one);
@@ -196,7 +194,7 @@ void Batch::check_races(const Instruction& ins, const std::vector<Resolved>& all
 }
 
 SharedPlace Batch::shared_place(const Resolved& at, uint32_t lane) const {
-    const size_t place = at.base + size_t(at.addresses[lane % kWarp]);
+    const int64_t place = at.addresses[lane % kWarp];
     return {uint32_t(place / shared_stride_), uint32_t(place % shared_stride_)};
 }
 

@@ -23,8 +23,8 @@ struct Resolved {
     uint32_t warp = 0, mask = 0;
     Space space = Space::kGlobal;
     uint32_t buffer = 0;
-    int64_t addresses[kWarp];  // address in the state space; inactive lanes have the address of an active lane
-    size_t base = 0;           // index of shared address 0 in the memory of the batch
+    // Address in the state space, or byte of the batch's shared memory. Inactive lanes have that of an active lane.
+    int64_t addresses[kWarp];
     uint8_t* places[kWarp];
 };
 
@@ -37,7 +37,7 @@ template <class Each>
 void each_shared_lane(const std::vector<Resolved>& all, Each each) {
     for (const Resolved& at : all) {
         if (at.space != Space::kShared) continue;
-        for (const uint32_t bit : LanesOf(at.mask)) each(at.warp, at.base + size_t(at.addresses[bit]));
+        for (const uint32_t bit : LanesOf(at.mask)) each(at.warp, size_t(at.addresses[bit]));
     }
 }
 
@@ -213,7 +213,7 @@ class Batch {
     void count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges,
                       bool rows_of_matrices);
     void watch(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind);
-    void trace(uint32_t warp, std::vector<int64_t>& places, AccessKind kind);
+    void trace(uint32_t warp, int64_t* first, size_t count, AccessKind kind);
 
     // Scheduling
     struct Barrier {

@@ -223,12 +223,12 @@ bool Batch::count_uniform_load(const Instruction& ins, uint32_t bytes) {
     if (!all_full || ins.guard || ins.space != Space::kShared || ins.a.width != 32) return false;
     if (checks_ || races_ || handovers_ || !all_equal(row<uint32_t>(ins.a), lanes)) return false;
     const uint32_t warps = std::exchange(running, 1);
-    const Resolved& at = access(ins, bytes, AccessKind::kRead)[0];
+    access(ins, bytes, AccessKind::kRead);
     running = warps;
-    if (launch.count) {
-        const Wavefronts waves = wavefronts(at.addresses, at.mask, bytes, true, false);
-        counts.shared[kWavefronts].add(uint64_t(waves.count) * warps);
-        counts.shared[kIdeal].add(uint64_t(waves.ideal) * warps);
+    if (launch.count) {  // each group of lanes takes one wavefront (see `wavefronts`)
+        const uint32_t unit = std::max(bytes, 4u), group = 128 / unit * (unit > 4 ? 2 : 1);
+        counts.shared[kWavefronts].add(uint64_t(kWarp / group) * warps);
+        counts.shared[kIdeal].add(uint64_t(kWarp / group) * warps);
     }
     return true;
 }

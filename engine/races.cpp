@@ -141,7 +141,7 @@ void RaceDetector::record(uint32_t source, const std::vector<Resolved>& all, uin
             if (at.space != Space::kShared) continue;
             const Observer by = observer(at.warp);
             for (const uint32_t bit : LanesOf(at.mask)) {
-                const size_t place = at.base + size_t(at.addresses[bit]);
+                const auto place = size_t(at.addresses[bit]);
                 visit(by, Span{place, place + bytes});
             }
         }

@@ -152,18 +152,20 @@ void Batch::touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, const int
     }
 }
 
-// Record the request of a warp. places: addresses of atomic operations, or sectors of loads and stores.
-void Batch::trace(uint32_t warp, std::vector<int64_t>& places, AccessKind kind) {
+// Record the request of a warp: addresses of atomic operations, or sectors of loads and stores, which this function
+// sorts.
+void Batch::trace(uint32_t warp, int64_t* first, size_t count, AccessKind kind) {
     BlockWatch* watch = watch_of(warp);
     const bool is_atomic = kind == AccessKind::kAtomic;
+    int64_t* end = first + count;
     if (!is_atomic) {
-        if (!std::is_sorted(places.begin(), places.end())) std::sort(places.begin(), places.end());
-        places.erase(std::unique(places.begin(), places.end()), places.end());
+        if (!std::is_sorted(first, end)) std::sort(first, end);
+        end = std::unique(first, end);
     }
-    room_ -= int64_t(places.size());
+    room_ -= end - first;
     if (!watch) return;
     if (is_atomic) {
-        watch->atomics.insert(watch->atomics.end(), places.begin(), places.end());
+        watch->atomics.insert(watch->atomics.end(), first, end);
         return;
     }
     if (watch->sectors.size() >= kLongTrace && watch->sectors.capacity() < kMostKept) {
@@ -172,7 +174,7 @@ void Batch::trace(uint32_t warp, std::vector<int64_t>& places, AccessKind kind) 
         watch->warps.reserve(kReserved);
         watch->reads.reserve(kReserved);
     }
-    watch->sectors.insert(watch->sectors.end(), places.begin(), places.end());
+    watch->sectors.insert(watch->sectors.end(), first, end);
     watch->steps.resize(watch->sectors.size(), turn_);
     watch->warps.resize(watch->sectors.size(), uint8_t(warp % warps_per_block));
     watch->reads.resize(watch->sectors.size(), kind == AccessKind::kRead);
@@ -198,14 +200,13 @@ void Batch::watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKin
 }
 
 void Batch::watch_request(uint32_t warp, std::vector<int64_t> places, AccessKind kind) {
-    if (room_ > 0 && watch_of(warp)) trace(warp, places, kind);
+    if (room_ > 0 && watch_of(warp)) trace(warp, places.data(), places.size(), kind);
 }
 
 void Batch::watch(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind) {
     // Count L1's work for one instruction of all warps. L1 shares the banks of shared memory, and compares four tags of
     // 128-byte lines per clock (G. Smith of NVIDIA, forums.developer.nvidia.com, topic 49571).
     std::map<uint32_t, std::pair<uint64_t, uint64_t>> work;  // wavefronts and lines, keyed by buffer
-    std::vector<int64_t> places;
     const bool keeps = room_ > 0, is_atomic = kind == AccessKind::kAtomic;
     uint32_t aligned = 1;
     while (aligned < bytes) aligned *= 2;
@@ -217,12 +218,13 @@ void Batch::watch(const Instruction& ins, const std::vector<Resolved>& all, uint
         if (is_atomic) counts.buffers[at.buffer][kTurns].add(atomic_turns(at.addresses, at.mask, ins.unit));
         if (BlockWatch* watch = watch_of(at.warp)) touch(*watch, at.buffer, kind, at.addresses, at.mask, bytes);
         if (!keeps) continue;
-        places.clear();
+        int64_t places[kWarp];
+        size_t count = 0;
         for (const uint32_t lane : LanesOf(at.mask)) {
             const int64_t place = is_atomic ? at.addresses[lane] : at.addresses[lane] / kSectorBytes;
-            if (is_atomic || places.empty() || place != places.back()) places.push_back(place);
+            if (is_atomic || !count || place != places[count - 1]) places[count++] = place;
         }
-        trace(at.warp, places, kind);
+        trace(at.warp, places, count, kind);
     }
     if (launch.count)
         for (const auto& [buffer, done] : work)
