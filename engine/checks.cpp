@@ -40,8 +40,6 @@ Checks::Checks(const Batch& batch)
       definedness_(watch_.values ? std::make_unique<Definedness>(batch) : nullptr),
       warps_per_block_(batch.warps_per_block),
       cells_(watch_.shared_memory ? size_t(batch.shared_stride()) * batch.launch.blocks_per_batch : 0),
-      written_(cells_.size()),
-      in_flight_(cells_.size()),
       block_time_(batch.launch.blocks_per_batch),
       warp_time_(batch.warp_count) {
     if (watch_.roles.empty())
@@ -82,9 +80,7 @@ Checks::~Checks() = default;
 void Checks::start_batch(const std::vector<int64_t>& block_numbers) {
     block_numbers_ = block_numbers;
     if (definedness_) definedness_->start_batch();
-    std::fill(cells_.begin(), cells_.end(), Watch::Granule{});
-    std::fill(written_.begin(), written_.end(), false);
-    std::fill(in_flight_.begin(), in_flight_.end(), false);
+    std::fill(cells_.begin(), cells_.end(), Cell{});
     std::fill(block_time_.begin(), block_time_.end(), time_);
 }
 
@@ -100,20 +96,15 @@ void Checks::before(Batch& batch, const BasicBlock& block, const Instruction& in
 
 void Checks::start_copies(const std::vector<Resolved>& targets, uint32_t bytes) {
     each_shared_lane(targets, [&](uint32_t, size_t place) {
-        for (size_t byte = place; byte < std::min(place + bytes, cells_.size()); byte++) in_flight_[byte] = true;
+        for (size_t byte = place; byte < std::min(place + bytes, cells_.size()); byte++) cells_[byte].in_flight = true;
     });
 }
 
 void Checks::end_copy(uint32_t lane, size_t place, uint32_t bytes) {
     time_++;
     for (size_t byte = place; byte < std::min(place + bytes, cells_.size()); byte++) {
-        in_flight_[byte] = false;
-        Watch::Granule copied{};
-        copied.writer = block_of(lane);
-        copied.write_source = cells_[byte].write_source;
-        copied.write_time = time_;
-        copied.write_lane = lane;
-        cells_[byte] = copied;
+        Cell& cell = cells_[byte];
+        cell = {{block_of(lane), 0, cell.write_source, 0, time_, 0, lane, 0}, cell.written, false};
     }
 }
 
@@ -192,7 +183,7 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
     const SharedArray* array = nullptr;
     for (const uint32_t bit : LanesOf(at.mask)) {
         const uint32_t lane = at.warp * kWarp + bit;
-        const size_t first = at.base + size_t(at.addresses[bit]);
+        const auto first = size_t(at.addresses[bit]);
         const auto address = int64_t(first % batch.shared_stride());
         if (!watch_.arrays.empty()) {
             if (!array || !array->holds(address)) array = &array_at(address);
@@ -205,16 +196,16 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
         bool reported = false;
         for (uint32_t k = 0; k < bytes; k++) {
             const size_t place = first + k;
-            Watch::Granule& cell = cells_[place];
+            Cell& cell = cells_[place];
             const auto find = [&](const char* finding, int64_t other, uint32_t other_lane) {
                 if (!reported)
                     report(finding, batch, ins, lane, other, other_lane, memory,
                            address + k - (array ? array->start : 0), bytes);
                 reported = true;
             };
-            if (!write && !written_[place] && !whole_matrix) find("uninitialized-shared", -1, kNoLane);
-            if (kind != AccessKind::kRead) written_[place] = true;
-            if (in_flight_[place] && !write) find("async-copy", cell.write_source, kNoLane);
+            if (!write && !cell.written && !whole_matrix) find("uninitialized-shared", -1, kNoLane);
+            if (kind != AccessKind::kRead) cell.written = true;
+            if (cell.in_flight && !write) find("async-copy", cell.write_source, kNoLane);
             if (!plain && kind != AccessKind::kAtomic) continue;
             bool agrees = compare && batch.shared(0)[place] == stored_byte(batch, ins, lane, k);
             if (cell.write_time == time_ && cell.write_lane != lane)  // another lane stores there at the same time

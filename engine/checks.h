@@ -119,8 +119,11 @@ class Checks {
     Watch& watch_;
     std::unique_ptr<Definedness> definedness_;  // null if values are not checked
     uint32_t warps_per_block_;
-    std::vector<Watch::Granule> cells_;  // indexed by byte of shared memory
-    std::vector<bool> written_, in_flight_;  // in_flight: an asynchronous copy to the byte has not ended
+    // Byte of shared memory. in_flight: an asynchronous copy to it has not ended.
+    struct Cell : Watch::Granule {
+        bool written, in_flight;
+    };
+    std::vector<Cell> cells_;
     std::vector<uint32_t> block_time_, warp_time_;  // time of the last barrier
     std::vector<int64_t> block_numbers_;
     uint32_t time_ = 0;  // number of accesses so far

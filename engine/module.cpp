@@ -4,6 +4,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -210,11 +211,10 @@ class Kernel {
 
     // Enable checks. Takes arrays of shared memory (name, start, size) and the indices of buffers that are unwritten at
     // the start.
-    void check(const std::vector<std::string>& names, const std::vector<uint32_t>& starts,
-               const std::vector<uint32_t>& sizes, const std::vector<uint32_t>& uninitialized, bool shared_memory,
-               bool global_races, bool values) {
+    void check(const std::vector<std::tuple<std::string, uint32_t, uint32_t>>& arrays,
+               const std::vector<uint32_t>& uninitialized, bool shared_memory, bool global_races, bool values) {
         launch_.checks = std::make_shared<Watch>();
-        for (size_t i = 0; i < names.size(); i++) launch_.checks->arrays.push_back({names[i], starts[i], sizes[i]});
+        for (const auto& [name, start, size] : arrays) launch_.checks->arrays.push_back({name, start, size});
         launch_.checks->uninitialized = uninitialized;
         launch_.checks->shared_memory = shared_memory;
         launch_.checks->global_races = global_races;

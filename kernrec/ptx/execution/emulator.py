@@ -139,9 +139,8 @@ class Emulation:
         self._by_warp = np.zeros((len(function.blocks), warps_of(size)), np.int64)
         self._add_memory(layout)
         if (watch := options.checked) is not None:
-            names, starts, sizes = ([array[field] for array in layout.shared_arrays] for field in range(3))
             numbers = [number for number, name in enumerate(self._buffers) if name in watch.uninitialized]
-            self._kernel.check(names, starts, sizes, numbers, watch.shared, watch.global_races, watch.values)
+            self._kernel.check(layout.shared_arrays, numbers, watch.shared, watch.global_races, watch.values)
 
     def _engine_kernel(
         self, layout: LaunchLayout, launch: KernelLaunch, size: tuple[int, int, int], merged: Collection[int]
