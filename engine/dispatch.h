@@ -52,6 +52,21 @@ inline NumberType type_among(const std::string& name, std::initializer_list<cons
     refuse("the type ." + name);
 }
 
+// Unsigned integer with the size of a type.
+template <class T>
+using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+
+// Applies an operation to both halves of packed operands.
+template <const auto& op, class T, class Word>
+struct Pairs {
+    static T part(Word word, uint32_t half) { return bit_cast<T>(Bits<T>(word >> half * 8 * sizeof(T))); }
+    template <class... S>
+    Word operator()(S... words) const {
+        const T low = op(part(words, 0)...), high = op(part(words, 1)...);
+        return Word(bit_cast<Bits<T>>(low)) | Word(bit_cast<Bits<T>>(high)) << 8 * sizeof(T);
+    }
+};
+
 constexpr size_t kMostRegisters = 128;
 
 // Pointers to the bytes of one warp's registers, from a list of rows.

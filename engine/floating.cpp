@@ -84,8 +84,6 @@ T rounded(V value) {
 }
 
 template <class T>
-using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
-template <class T>
 constexpr Bits<T> kSign = Bits<T>(1) << (8 * sizeof(T) - 1);
 
 // Flip the sign of a value if another value is negative; NaN does not change.
@@ -173,16 +171,6 @@ constexpr auto kSat = [](auto a) {
 constexpr auto kRelu = [](auto a) {
     const auto number = value(a);
     return std::isnan(number) ? a : rounded<decltype(a)>(number > 0 ? number : decltype(value(a))(0));
-};
-
-template <const auto& op, class T, class Word>
-struct Pairs {
-    static T part(Word word, uint32_t half) { return bit_cast<T>(Bits<T>(word >> half * 8 * sizeof(T))); }
-    template <class... S>
-    Word operator()(S... words) const {
-        const T low = op(part(words, 0)...), high = op(part(words, 1)...);
-        return Word(bit_cast<Bits<T>>(low)) | Word(bit_cast<Bits<T>>(high)) << 8 * sizeof(T);
-    }
 };
 
 template <const auto& op, int sources>

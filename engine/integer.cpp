@@ -82,15 +82,6 @@ int32_t saturated(int64_t value) { return int32_t(std::clamp<int64_t>(value, INT
 constexpr auto kAddSat = [](int32_t a, int32_t b) { return saturated(int64_t(a) + b); };
 constexpr auto kSubSat = [](int32_t a, int32_t b) { return saturated(int64_t(a) - b); };
 
-template <const auto& op, class T>
-struct Halves {
-    template <class... S>
-    uint32_t operator()(S... sources) const {
-        const T low = op(T(uint16_t(sources))...), high = op(T(uint16_t(sources >> 16))...);
-        return uint32_t(uint16_t(low)) | uint32_t(uint16_t(high)) << 16;
-    }
-};
-
 constexpr auto kBrev = [](auto a) {
     decltype(a) result = 0;
     for (uint32_t bit = 0; bit < 8 * sizeof a; bit++) result = decltype(a)(result << 1 | (a >> bit & 1));
@@ -230,8 +221,8 @@ Form form(Types<T...>) {
 
 template <const auto& op, int sources>
 Run of_type(const std::string& type) {
-    if (type == "u16x2") return lanewise<kOp<Halves<op, uint16_t>>, uint32_t, sources>();
-    if (type == "s16x2") return lanewise<kOp<Halves<op, int16_t>>, uint32_t, sources>();
+    if (type == "u16x2") return lanewise<kOp<Pairs<op, uint16_t, uint32_t>>, uint32_t, sources>();
+    if (type == "s16x2") return lanewise<kOp<Pairs<op, int16_t, uint32_t>>, uint32_t, sources>();
     return for_any_integer(type, [](auto t) { return lanewise<op, decltype(t), sources>(); });
 }
 template <const auto& op, int sources>
