@@ -157,15 +157,6 @@ class Kernel {
                     spare_.pop_back();
                 }
             }
-            try {
-                if (!batch) batch = std::make_unique<Batch>(program_, launch_);
-            } catch (const std::exception& error) {  // such as too little memory
-                std::lock_guard<std::mutex> lock(merging);
-                faults.emplace(batches, Fault{FaultKind::kEmulation, -1, error.what()});
-                stop = 0;
-                return;
-            }
-            if (launch_.watch) batch->watched = &watches_;
             for (size_t i; (i = next++) < stop;) {
                 const size_t first = i * size;
                 const auto fail = [&](const Fault& fault) {
@@ -174,13 +165,16 @@ class Kernel {
                     if (!after_faults) stop = std::min<size_t>(stop, i);
                 };
                 try {
+                    if (!batch) batch = std::make_unique<Batch>(program_, launch_);
+                    if (launch_.watch) batch->watched = &watches_;
                     batch->run(blocks.data() + first, uint32_t(std::min(size, blocks.size() - first)));
                 } catch (const Fault& fault) {
                     fail(fault);
                 } catch (const std::exception& error) {  // report an unexpected error instead of ending the process
-                    fail({FaultKind::kEmulation, int64_t(batch->source), error.what()});
+                    fail({FaultKind::kEmulation, batch ? int64_t(batch->source) : -1, error.what()});
                 }
             }
+            if (!batch) return;
             std::lock_guard<std::mutex> lock(merging);
             total.merge(batch->counts);
             batch->counts = none;
