@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -20,13 +19,6 @@ struct LaneBits {
     }
 };
 inline constexpr LaneBits kLanes;
-
-template <class T>
-KERNREC_INLINE void put(T* to, const T* from, uint32_t mask) {
-    if (mask == ~0u) std::memcpy(to, from, kWarp * sizeof(T));
-    else
-        for (uint32_t lane = 0; lane < kWarp; lane++) to[lane] = kLanes.bit[lane] & mask ? from[lane] : to[lane];
-}
 
 KERNREC_INLINE void put_bits(uint32_t& to, uint32_t bits, uint32_t mask) { to = (to & ~mask) | (bits & mask); }
 
@@ -76,10 +68,12 @@ struct Lanewise {
                     bits |= op(std::get<I>(here)[lane]...) ? kLanes.bit[lane] : 0;
                 put_bits(d[warp], bits, mask);
             } else {
-                D result[kWarp];
+                D* const to = d + first;
 #pragma GCC ivdep
-                for (uint32_t lane = 0; lane < kWarp; lane++) result[lane] = op(std::get<I>(here)[lane]...);
-                put(d + first, result, mask);
+                for (uint32_t lane = 0; lane < kWarp; lane++) {
+                    const D result = op(std::get<I>(here)[lane]...);
+                    to[lane] = kLanes.bit[lane] & mask ? result : to[lane];
+                }
             }
         }
     }

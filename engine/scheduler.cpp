@@ -21,17 +21,14 @@ namespace {
 
 constexpr int32_t kExited = INT32_MAX, kWaits = INT32_MAX - 1, kDisagree = -1;
 
-// Fill the mask of each warp with the lanes at a position.
-void masks_at(const int32_t* positions, uint32_t warps, int32_t position, uint32_t* masks) {
-    for (uint32_t warp = 0; warp < warps; warp++) {
-        uint32_t mask = 0;
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            mask |= positions[warp * kWarp + lane] == position ? kLanes.bit[lane] : 0;
-        masks[warp] = mask;
-    }
+// Return the lanes of a warp that are at a position. here: positions of the lanes.
+uint32_t lanes_at(const int32_t* here, int32_t position) {
+    uint32_t mask = 0;
+    for (uint32_t lane = 0; lane < kWarp; lane++) mask |= here[lane] == position ? kLanes.bit[lane] : 0;
+    return mask;
 }
 
-// Move the lanes of a mask to a position. here: positions of the lanes of a warp.
+// Move the lanes of a mask to a position.
 void move_lanes(int32_t* here, uint32_t mask, int32_t position) {
     for (uint32_t lane = 0; lane < kWarp; lane++) here[lane] = kLanes.bit[lane] & mask ? position : here[lane];
 }
@@ -154,10 +151,8 @@ uint32_t Batch::select(int32_t position) {
     const BasicBlock& block = program.blocks[position];
     uint32_t selected = 0;
     running = 0;
-    if (common_ == kDisagree) masks_at(positions_.data(), warp_count, position, running_masks_.data());
-    else running_masks_ = live_;
     for (uint32_t warp = 0; warp < warp_count; warp++) {
-        uint32_t mask = running_masks_[warp];
+        uint32_t mask = common_ == kDisagree ? lanes_at(&positions_[warp * kWarp], position) : live_[warp];
         if (!mask) continue;
         parked_[warp] &= ~mask;
         if (block.phase_test) {

@@ -44,7 +44,7 @@ void shuffle(Batch& batch, const Instruction& ins) {
             result[lane] = source[first + from];
             inside_mask |= uint32_t(inside) << lane;
         }
-        put(d + first, result, mask);
+        for (const uint32_t lane : LanesOf(mask)) d[first + lane] = result[lane];
         if (flags) put_bits(flags[warp], inside_mask, mask);
     });
 }
