@@ -60,9 +60,10 @@ Batch::Memory Batch::memory_at(Space space, int64_t address) const {
     }
 }
 
-bool Batch::in_cluster(int64_t address, uint32_t bytes) const {
+std::optional<SharedPlace> Batch::place_in_cluster(uint32_t own, int64_t address, uint32_t bytes) const {
     const int64_t rank = (address >> kRankShift) - 1, byte = address & ((1 << kRankShift) - 1);
-    return rank >= -1 && rank < int64_t(cluster_blocks()) && byte + bytes <= launch.shared_bytes;
+    if (rank < -1 || rank >= int64_t(cluster_blocks()) || byte + bytes > launch.shared_bytes) return std::nullopt;
+    return SharedPlace{rank < 0 ? own : own - own % cluster_blocks() + uint32_t(rank), uint32_t(byte)};
 }
 
 // Resolve an access of the lanes in `at.mask`. Return false if it fails, or if the lanes access several memories.
@@ -84,11 +85,10 @@ bool Batch::resolve(const Instruction& ins, uint32_t bytes, bool write, Resolved
         high -= base;
     }
     if (at.space == Space::kShared && high >> kRankShift) {  // the byte is in another block of the cluster
-        const uint32_t own = block_of(at.warp), first_of_cluster = own - own % cluster_blocks();
         for (uint32_t lane = 0; lane < kWarp; lane++) {
-            if (!in_cluster(addresses[lane], bytes)) return false;
-            const int64_t rank = (addresses[lane] >> kRankShift) - 1, byte = addresses[lane] & ((1 << kRankShift) - 1);
-            addresses[lane] = int64_t(flat({rank < 0 ? own : first_of_cluster + uint32_t(rank), uint32_t(byte)}));
+            const std::optional<SharedPlace> place = place_in_cluster(block_of(at.warp), addresses[lane], bytes);
+            if (!place) return false;
+            addresses[lane] = int64_t(flat(*place));
             at.places[lane] = shared_.data() + addresses[lane];
         }
         return true;
@@ -181,7 +181,7 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, uint32_t lane) {
     const Memory memory = memory_at(space, at);
     if (!memory.name) fail_lane(lane, accesses() + "in no buffer");
     const bool inside = space == Space::kShared
-                            ? in_cluster(at, bytes)
+                            ? place_in_cluster(0, at, bytes).has_value()
                             : at >= memory.start && uint64_t(at - memory.start) + bytes <= memory.size;
     if (inside) fail_lane(lane, joined("writes to ", memory.name, ", which is read-only"));
     fail_lane(lane, joined("accesses ", bytes, " bytes at offset ", int64_t(address - uint64_t(memory.start)), " of ",

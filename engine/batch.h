@@ -205,8 +205,8 @@ class Batch {
         bool writable = false;
     };
     Memory memory_at(Space space, int64_t address) const;
-    // Return whether an access to shared memory is inside the memory of a block of the cluster.
-    bool in_cluster(int64_t address, uint32_t bytes) const;
+    // Return the place of a shared address that block `own` uses; no value if no block of the cluster has it.
+    std::optional<SharedPlace> place_in_cluster(uint32_t own, int64_t address, uint32_t bytes) const;
     bool resolve(const Instruction& ins, uint32_t bytes, bool write, Resolved& at);
     [[noreturn]] void fail_access(const Instruction& ins, uint32_t bytes, uint32_t lane);
 

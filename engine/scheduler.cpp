@@ -210,6 +210,7 @@ void Batch::finish(const BasicBlock& block, int32_t index) {
         common_ = kDisagree;
     }
     uint32_t most = 0;  // highest index into the targets
+    bool again = block.spins;  // whether all lanes stay in a spin loop
     for (uint32_t i = 0; i < running; i++) {
         const uint32_t warp = running_warps_[i], first = warp * kWarp;
         const uint32_t mask = running_masks_[i], on = mask & guarded(block, warp);
@@ -236,6 +237,7 @@ void Batch::finish(const BasicBlock& block, int32_t index) {
                 else reach_barrier(block, warp, on, index + 1);
                 break;
         }
+        again = again && (lanes_at(here, index) & mask) == mask;
     }
     if (block.end == End::kIndexedBranch && most >= block.targets.size())
         fail(joined("index ", most, " is out of range: the branch has ", block.targets.size(), " targets"));
@@ -248,16 +250,8 @@ void Batch::finish(const BasicBlock& block, int32_t index) {
         release_barriers();
         release_clusters();
     }
-    if (!has_spins_) return;
-    bool again = block.spins;
+    if (has_spins_ && !again) std::fill(tried_.begin(), tried_.end(), 0);
     for (uint32_t i = 0; i < running && again; i++)
-        for (const uint32_t bit : LanesOf(running_masks_[i]))
-            again &= positions_[running_warps_[i] * kWarp + bit] == index;
-    if (!again) {
-        std::fill(tried_.begin(), tried_.end(), 0);
-        return;
-    }
-    for (uint32_t i = 0; i < running; i++)
         for (const uint32_t bit : LanesOf(running_masks_[i])) tried_[running_warps_[i] * kWarp + bit]++;
 }
 
