@@ -121,15 +121,14 @@ void TensorOperations::check_fences(const CellUse& use) const {
         if (kind == TensorUse::kLoaded && (use.kind == TensorUse::kLoaded || use.kind == TensorUse::kRead)) continue;
         for (const bool before : {true, false})
             for (const auto& [user, times] : used_) {
-                if (user.kind != kind || user.block != use.block || user.warp == use.warp) continue;
+                const auto [did, block, warp] = user;
+                if (did != kind || block != use.block || warp == use.warp) continue;
                 int64_t last = 0;
                 for (const size_t part : parts) last = std::max(last, times[part]);
-                const int64_t fenced = !before                        ? after_[use.warp]
-                                       : kind == TensorUse::kComputed ? now_
-                                                                      : before_[user.warp];
+                const int64_t fenced = !before ? after_[use.warp] : kind == TensorUse::kComputed ? now_ : before_[warp];
                 if (last > fenced)
                     batch_.fail(joined("race: ", columns_text(use.cells), ", which warp ",
-                                       user.warp % batch_.warps_per_block, " ", kDid[size_t(kind)],
+                                       warp % batch_.warps_per_block, " ", kDid[size_t(kind)],
                                        " with no tcgen05.fence::", before ? "before" : "after", "_thread_sync since"));
             }
     }

@@ -102,19 +102,12 @@ class TensorOperations {
         TensorOperation operation;
         std::optional<AsyncRead> read;
     };
-    struct User {
-        TensorUse kind;  // kStored, kLoaded or kComputed
-        uint32_t block, warp;
-
-        bool operator<(const User& other) const {
-            return std::tie(kind, block, warp) < std::tie(other.kind, other.block, other.warp);
-        }
-    };
     Batch& batch_;
     std::map<uint32_t, std::vector<Issued>> issued_;  // keyed by lane: operations that are not committed yet
     std::map<std::pair<uint32_t, TensorUse>, std::vector<CellUse>> moves_;  // keyed by warp: loads and stores
     bool checks_fences_ = false;
-    std::map<User, std::array<int64_t, kParts>> used_;  // time of the last use of each part
+    using User = std::tuple<TensorUse, uint32_t, uint32_t>;  // kStored, kLoaded or kComputed, block, warp
+    std::map<User, std::array<int64_t, kParts>> used_;       // time of the last use of each part
     std::vector<int64_t> before_, after_;  // times of fences, indexed by warp
     int64_t now_ = 0;
 };
