@@ -89,16 +89,17 @@ int64_t texel_number(const Image& image, const Texel& texel) {
            texel.at[0];
 }
 
-// Return the offset of a texel in the hardware's layout, to count sectors. The offset is less than `image.bytes()`.
-int64_t stored_byte(const Image& image, const Texel& texel) {
+// Return the address of a texel in the hardware's layout, to count sectors. It is inside the image's buffer.
+int64_t stored_address(const Image& image, const Texel& texel) {
     const int64_t size = image.texel_bytes();
-    if (image.axes == 1) return texel_number(image, texel) * size;
+    const auto first = int64_t(image.address);
+    if (image.axes == 1) return first + texel_number(image, texel) * size;
     const auto [width, height, depth] = image.extents_at(texel.level);
     const int64_t column = texel.at[0] * size, y = texel.at[1];
     const int64_t across = (width * size + 63) / 64, down = (height + 7) / 8;
     const int64_t block = ((texel.layer * depth + texel.at[2]) * down + y / 8) * across + column / 64;
     const int64_t inside = column % 64 / 32 * 256 + y % 8 / 2 * 64 + column % 32 / 16 * 32 + y % 2 * 16 + column % 16;
-    return (image.first_texel(texel.level) * size + block * 512 + inside) % image.bytes();
+    return first + (image.first_texel(texel.level) * size + block * 512 + inside) % image.bytes();
 }
 
 // Return the index of a texel along one axis, and whether the texel exists. `whole`: the coordinate is an index.
@@ -183,46 +184,38 @@ void require_axes(Batch& batch, const Image& image, const Geometry& geometry) {
         batch.fail(joined("the image over ", image.name, " has ", image.axes, " axes"));
 }
 
-// Location of accessed texels in the hardware's layout: bytes in the buffer, -1 for none.
-struct Stored {
-    uint32_t lane;
-    std::vector<int64_t> bytes;
+// Accesses of a warp to a level of an image, with addresses in the hardware's layout.
+struct Request {
+    std::vector<int64_t> addresses;
+    uint32_t bytes = 0;      // per access
+    size_t texels = 1;       // that a lane filters
 };
+using Requests = std::map<std::tuple<uint64_t, int64_t, uint32_t>, Request>;  // keyed by handle, level and warp
 
 // Clocks of a warp's request. An SM has four texture units. Each unit filters four texels to one sample per clock
 // (NVIDIA A100 Tensor Core GPU Architecture, "4 texture units per SM"; NVIDIA Turing GPU Architecture states the same).
 constexpr uint32_t kTextureClocks = 8;
 
-void count_image(Batch& batch, const Image& image, const std::vector<Stored>& all, AccessKind kind, uint32_t size) {
-    const uint32_t number = uint32_t((image.address >> kBufferShift) - 1);
-    std::map<uint32_t, std::vector<int64_t>> requests;  // keyed by warp: addresses
-    size_t corners = 0;
-    for (const Stored& one : all) {
-        std::vector<int64_t>& addresses = requests[one.lane / kWarp];
-        corners = std::max(corners, one.bytes.size());
-        for (const int64_t byte : one.bytes)
-            if (byte >= 0) addresses.push_back(int64_t(image.address) + byte);
-    }
-    uint64_t texels = 0, sectors = 0;
-    for (auto& [warp, addresses] : requests) {
+void count_requests(Batch& batch, const Requests& requests, AccessKind kind) {
+    for (const auto& [key, request] : requests) {
+        const auto [handle, level, warp] = key;
+        const auto number = uint32_t((batch.launch.images.at(handle)->address >> kBufferShift) - 1);
         std::set<int64_t> distinct;
-        for (const int64_t address : addresses) {
+        for (const int64_t address : request.addresses) {
             distinct.insert(address / kSectorBytes);
-            if (BlockWatch* watch = batch.watch_of(warp)) batch.touch(*watch, number, kind, &address, 1, size);
+            if (BlockWatch* watch = batch.watch_of(warp)) batch.touch(*watch, number, kind, &address, 1, request.bytes);
         }
-        texels += addresses.size();
-        sectors += distinct.size();
-        std::vector<int64_t> places(distinct.begin(), distinct.end());
-        batch.watch_request(warp, kind == AccessKind::kAtomic ? addresses : places, kind);
+        const std::vector<int64_t> sectors(distinct.begin(), distinct.end());
+        batch.watch_request(warp, kind == AccessKind::kAtomic ? request.addresses : sectors, kind);
+        if (!batch.launch.count) continue;
+        BufferCounts& buffer = batch.counts.buffers[number];
+        if (batch.launch.watch)
+            buffer[kPasses + size_t(kind)].add(kTextureClocks * std::max<size_t>(request.texels / 4, 1));
+        buffer[kSectors + size_t(kind)].add(sectors.size());
+        buffer[kRequests + size_t(kind)].add(1);
+        buffer[kBytes + size_t(kind)].add(request.addresses.size() * request.bytes);
+        if (kind == AccessKind::kAtomic) buffer[kAtomics].add(request.addresses.size());
     }
-    if (!batch.launch.count) return;
-    BufferCounts& buffer = batch.counts.buffers[number];
-    if (batch.launch.watch)
-        buffer[kPasses + size_t(kind)].add(requests.size() * kTextureClocks * std::max<size_t>(corners / 4, 1));
-    buffer[kSectors + size_t(kind)].add(sectors);
-    buffer[kRequests + size_t(kind)].add(requests.size());
-    buffer[kBytes + size_t(kind)].add(texels * size);
-    if (kind == AccessKind::kAtomic) buffer[kAtomics].add(texels);
 }
 
 double number_at(Batch& batch, const Row& row, uint32_t lane, bool is_float) {
@@ -282,7 +275,7 @@ void put_channels(Batch& batch, const ImageForm& form, uint32_t lane, const std:
 
 void fetch_texels(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<ImageForm>(ins);
-    std::map<std::pair<uint64_t, int64_t>, std::vector<Stored>> requests;  // keyed by handle and mipmap level
+    Requests requests;
     each_lane(batch, ins, [&](uint32_t lane) {
         const uint64_t handle = batch.value(form.handle, lane);
         const Image& image = image_at(batch, handle, lane);
@@ -295,8 +288,11 @@ void fetch_texels(Batch& batch, const Instruction& ins) {
                 offset[axis] / (image.sampler.normalized ? double(image.extents_at(level)[axis]) : 1.0);
         const bool linear = form.channel || (image.sampler.linear && !form.whole);
         const std::vector<Texel> texels = texels_of(image, place, level, linear, form.whole);
-        Stored& stored = requests[{handle, level}].emplace_back(Stored{lane, {}});
-        for (const Texel& texel : texels) stored.bytes.push_back(texel.inside ? stored_byte(image, texel) : -1);
+        Request& request = requests[{handle, level, lane / kWarp}];
+        request.bytes = uint32_t(image.texel_bytes());
+        request.texels = texels.size();
+        for (const Texel& texel : texels)
+            if (texel.inside) request.addresses.push_back(stored_address(image, texel));
         std::array<double, 4> values{};
         if (form.channel) {  // `texels` has (x, y) = 00, 01, 10, 11 (PTX ISA, section "tld4")
             constexpr size_t kOrder[] = {1, 3, 2, 0};
@@ -309,10 +305,7 @@ void fetch_texels(Batch& batch, const Instruction& ins) {
         }
         put_channels(batch, form, lane, values);
     });
-    for (const auto& [key, stored] : requests) {
-        const Image& image = *batch.launch.images.at(key.first);
-        count_image(batch, image, stored, AccessKind::kRead, uint32_t(image.texel_bytes()));
-    }
+    count_requests(batch, requests, AccessKind::kRead);
 }
 
 void decode_place(Decoder& decoder, const Source& ins, const Operand& place, const char* type, ImageForm& form) {
@@ -417,7 +410,7 @@ std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins
                                             AccessKind kind) {
     std::vector<SurfaceAccess> accesses;
     const int64_t size = int64_t(form.unit) * int64_t(form.targets.size());
-    std::map<uint64_t, std::vector<Stored>> requests;  // keyed by handle
+    Requests requests;
     each_lane(batch, ins, [&](uint32_t lane) {
         const uint64_t handle = batch.value(form.handle, lane);
         const Image& image = image_at(batch, handle, lane);
@@ -446,12 +439,13 @@ std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins
         const int64_t x = at[0] / size * size;
         const Texel texel{{x / image.texel_bytes(), at[1], at[2]}, std::min(layer, image.layers - 1), 0};
         const bool is_nowhere = !inside && form.outside == OutsideMode::kZero;
-        requests[handle].push_back({lane, {is_nowhere ? -1 : stored_byte(image, texel)}});
+        Request& request = requests[{handle, 0, lane / kWarp}];
+        request.bytes = uint32_t(size);
+        if (!is_nowhere) request.addresses.push_back(stored_address(image, texel));
         const int64_t byte = texel_number(image, texel) * image.texel_bytes() + x % image.texel_bytes();
         accesses.push_back({lane, image.data + byte, is_nowhere});
     });
-    for (const auto& [handle, stored] : requests)
-        count_image(batch, *batch.launch.images.at(handle), stored, kind, uint32_t(size));
+    count_requests(batch, requests, kind);
     return accesses;
 }
 
