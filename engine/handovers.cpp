@@ -57,24 +57,17 @@ const uint8_t* Handovers::overlooked(const Instruction& ins, const Resolved& at,
 void Handovers::record(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write,
                        bool is_atomic) {
     const Source& source = batch_.program.sources[ins.source];
-    std::set<std::pair<uint32_t, Place>> met;
-    const bool strong = is_atomic || is_strong(source);
-    if (!strong && bytes < kWord) return;
-    struct Touch {
-        uint32_t buffer, warp;
-        uint64_t word;
-    };
-    std::vector<Touch> touches;
-    for (const Resolved& at : all) {
-        if (at.space != Space::kGlobal || !batch_.launch.buffers[at.buffer].writable) continue;
-        for (const uint32_t bit : LanesOf(at.mask)) {
-            const uint64_t byte = uint64_t(at.places[bit] - batch_.launch.buffers[at.buffer].bytes);
-            if (strong) met.insert({at.warp, {at.buffer, byte}});
-            else
-                for (uint32_t k = 0; k < bytes / kWord; k++) touches.push_back({at.buffer, at.warp, byte / kWord + k});
+    const auto each = [&](auto visit) {
+        for (const Resolved& at : all) {
+            if (at.space != Space::kGlobal) continue;
+            const Region& region = batch_.launch.buffers[at.buffer];
+            for (const uint32_t bit : LanesOf(region.writable ? at.mask : 0))
+                visit(at.warp, Place{at.buffer, uint64_t(at.places[bit] - region.bytes)});
         }
-    }
-    if (strong && is_wide(source))
+    };
+    if (is_atomic || is_strong(source)) {
+        std::set<std::pair<uint32_t, Place>> met;
+        if (is_wide(source)) each([&](uint32_t warp, Place place) { met.insert({warp, place}); });
         for (const auto& [warp, place] : met) {
             State& state = states_[place];
             const std::pair<int32_t, uint32_t> look{number_, warp};
@@ -83,14 +76,17 @@ void Handovers::record(const Instruction& ins, const std::vector<Resolved>& all,
             state.looked.insert(look);
             if (releases(source)) release(warp, state, is_atomic);
         }
-    for (const Touch& touch : touches) {
-        std::vector<Word>& words = words_[touch.buffer];
-        if (words.empty()) words.resize(batch_.launch.buffers[touch.buffer].size / kWord + 1);
-        if (!known(words[touch.word], touch.warp)) fail(ins, touch.buffer, touch.word, touch.warp, write);
+        return;
     }
-    if (write)
-        for (const Touch& touch : touches)
-            words_[touch.buffer][touch.word] = {int32_t(touch.warp), number_, clocks_.time(touch.warp)};
+    for (const bool checks : {true, false})
+        each([&](uint32_t warp, Place place) {
+            std::vector<Word>& words = words_[place.first];
+            if (words.empty()) words.resize(batch_.launch.buffers[place.first].size / kWord + 1);
+            const uint64_t first = place.second / kWord;
+            for (uint64_t word = first; word < first + bytes / kWord; word++)
+                if (checks && !known(words[word], warp)) fail(ins, place.first, word, warp, write);
+                else if (!checks && write) words[word] = {int32_t(warp), number_, clocks_.time(warp)};
+        });
 }
 
 bool Handovers::known(const Word& word, uint32_t warp) const {
