@@ -118,13 +118,15 @@ struct Block {
             barriers[i] = total[kBarriers][i] * each[i];
             const double in_barriers = barriers[i] * (kBarrierWarpClk * work[kWarps][i]);
             block_clk[i] = maximum(peak[i] * eighth_root(shares[i]), in_barriers);
-            const double f64 = eighth_power(total[kF64][i] * each[i] / peak[i]);
-            shared_f64[i] = few_f64 ? f64 : 0.0;
+            by_scheduler[i] = block_clk[i], shared_f64[i] = 0.0;
+            if (!few_f64) continue;
+            shared_f64[i] = eighth_power(total[kF64][i] * each[i] / peak[i]);
             by_scheduler[i] = maximum(peak[i] * eighth_root(maximum(shares[i] - shared_f64[i], 0.0)), in_barriers);
         }
     }
 
     // Add the waits of blocks, and the work that is not spread evenly.
+    template <bool in_turn>
     KERNREC_INLINE void add_waits(const Device& device) {
         const double clock_hz = device.clock_hz, memory_clk = device.memory_clk, sms = device.sms;
         const double dram_byte_s = device.dram_byte_s, slower = device.core_time, dram_time = device.dram_time;
@@ -165,12 +167,13 @@ struct Block {
             const auto rounds_clk = [&](double waited) __attribute__((always_inline)) {
                 return full * round_clk(own, waited, least) + uneven * round_clk(own, waited, least_rest);
             };
-            // Add the waits of blocks whose warps wait for DRAM or one pipe, while other pipes idle.
-            const double in_turn_clk = total[kInTurn][i] * each[i];
-            const double in_turn = own + maximum(in_turn_clk - block_clk[i], 0.0) * together_part;
-            const double longest = maximum(alone, in_turn);
-            const double exposed = exposed_clk(longest, wait - (alone - own), dram_s * (clock_hz * sms) * each[i]);
-            const double waited = wait + (longest - alone) + (in_turn_clk > 0.0 ? exposed * together_part : 0.0);
+            double waited = wait;
+            if (in_turn) {  // Add the waits of blocks whose warps wait for DRAM or one pipe, while other pipes idle.
+                const double turns_clk = total[kInTurn][i] * each[i];
+                const double longest = maximum(alone, own + maximum(turns_clk - block_clk[i], 0.0) * together_part);
+                const double exposed = exposed_clk(longest, wait - (alone - own), dram_s * (clock_hz * sms) * each[i]);
+                waited = wait + (longest - alone) + (turns_clk > 0.0 ? exposed * together_part : 0.0);
+            }
             const double in_turns = rounds_clk(waited), sm_clk = rounds_clk(wait);
             // Add the time for which the longest block runs after all other blocks have ended.
             const double clk =
@@ -218,7 +221,9 @@ constexpr auto kCompute = [](Block* block, const Demand* demand, const Device* d
         block->add_loops(*demand, loops, variants[column], work, column, i);
     }
     block->combine_pipes(*device);
-    block->add_waits(*device);
+    const Lanes& turns = block->total[kInTurn];
+    if (*std::max_element(turns, turns + kLanes) > 0.0) block->add_waits<true>(*device);
+    else block->add_waits<false>(*device);
     block->find_bottleneck();
 };
 

@@ -24,8 +24,9 @@ namespace {
 // Fill `moved` (N,) with the bytes between L2 and DRAM of N launches. extents: of each step, (steps, N). sizes: bytes
 // of each tensor, (tensors, N). Overwrites `concurrent` (N,) and `extents`. Rows must be dense.
 // kernrec/model/analytical/dram_traffic.py describes the model.
-void fill_moved(const Access& access, const double* blocks, double* concurrent, const Table<double>& extents,
-                const Table<const double>& sizes, double l2_bytes, double* moved) {
+constexpr auto kFillMoved = [](const Access* access, const double* blocks, double* concurrent, Table<double> extents,
+                               Table<const double> sizes, double l2_bytes,
+                               double* moved) __attribute__((always_inline)) {
     const int64_t count = sizes.columns;
     std::vector<double> room(size_t(3 * count), 0.0);
     double *const miss = room.data(), *const waves = miss + count, *const loads = waves + count;
@@ -48,13 +49,13 @@ void fill_moved(const Access& access, const double* blocks, double* concurrent, 
             extent[i] = covered;
         }
     }
-    for (size_t number = 0; number < access.reads.size(); number++) {
-        const int64_t tensor = access.reads[number];
+    for (size_t number = 0; number < access->reads.size(); number++) {
+        const int64_t tensor = access->reads[number];
         const double* const size = &sizes(tensor, 0);
-        const bool scratch = access.scratch[tensor];
+        const bool scratch = access->scratch[tensor];
         std::copy_n(waves, count, loads);  // loads of the tensor over all waves
         for (int64_t step = 0; step < extents.rows; step++) {
-            if (!access.axes[number * size_t(extents.rows) + size_t(step)]) continue;
+            if (!access->axes[number * size_t(extents.rows) + size_t(step)]) continue;
             const double* const covered = &extents(step, 0);
             for (int64_t i = 0; i < count; i++) loads[i] = loads[i] * covered[i];
         }
@@ -63,12 +64,12 @@ void fill_moved(const Access& access, const double* blocks, double* concurrent, 
             moved[i] = moved[i] + size[i] * ((scratch ? miss[i] : 1.0) + again);
         }
     }
-    for (const int64_t tensor : access.writes) {
+    for (const int64_t tensor : access->writes) {
         const double* const size = &sizes(tensor, 0);
-        const bool scratch = access.scratch[tensor];
+        const bool scratch = access->scratch[tensor];
         for (int64_t i = 0; i < count; i++) moved[i] = moved[i] + (scratch ? size[i] * miss[i] : size[i]);
     }
-}
+};
 
 }  // namespace
 
@@ -113,7 +114,7 @@ void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& ro
         for (int64_t i = 0; i < count; i++) next[i] = next[i] * size;
         figure++, next += count;
     }
-    fill_moved(access, visits, together, extents, sizes, device.l2_bytes, &work(kDramBytes, 0));
+    ByCpu<kFillMoved>()(&access, visits, together, extents, sizes, device.l2_bytes, &work(kDramBytes, 0));
 }
 
 void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& rows, std::vector<double>& clocks,
@@ -122,23 +123,27 @@ void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& ro
         return given ? (*given)(kLoops + 2 * loop + int64_t(offset), row)
                      : on_problem(size_t(3 + 2 * loop) + offset, row);
     };
+    const double sms = device.sms, memory_clk = device.memory_clk;
+    const int64_t step = quick.row_step;
     for (size_t place = 0; place < rows.size(); place++) {
         const int64_t row = rows[place];
         if (!performed[row]) continue;
-        clocks[place] = clocks[place] + start_clk;
+        const double before_clk = clocks[place] + start_clk;
+        clocks[place] = before_clk;
         if (!counted) continue;
         const double number = blocks(on_problem, row);
-        double busiest = quick(0, row), alone = quick(1, row), trips = 0.0, dynamic = quick(2, row) * number;
+        const double* rates = &quick(0, row);
+        double busiest = rates[0], alone = rates[step], trips = 0.0, dynamic = rates[2 * step] * number;
         for (int64_t loop = 0; loop < loops; loop++) {
             const double total = value(loop, 0, row), depth = value(loop, 1, row);
-            trips = trips + depth;
-            busiest = busiest + quick(3 * loop + 3, row) * depth;
-            alone = alone + quick(3 * loop + 4, row) * depth;
-            dynamic = dynamic + quick(3 * loop + 5, row) * total;
+            rates += 3 * step, trips = trips + depth;
+            busiest = busiest + rates[0] * depth;
+            alone = alone + rates[step] * depth;
+            dynamic = dynamic + rates[2 * step] * total;
         }
-        const double per_sm = std::ceil(number / device.sms), rounds = std::ceil(per_sm / geometry(0, row));
-        const double waits = trips * (device.memory_clk / maximum(geometry(2, row), 1.0));
-        clocks[place] = clocks[place] + maximum(per_sm * busiest, rounds * (maximum(alone, waits) + device.memory_clk));
+        const double per_sm = std::ceil(number / sms), rounds = std::ceil(per_sm / geometry(0, row));
+        const double waits = trips * (memory_clk / maximum(geometry(2, row), 1.0));
+        clocks[place] = before_clk + maximum(per_sm * busiest, rounds * (maximum(alone, waits) + memory_clk));
         joules[place] = joules[place] + dynamic;
     }
 }

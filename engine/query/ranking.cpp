@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <tuple>
 
 namespace kernrec::query {
 namespace {
@@ -15,8 +14,6 @@ constexpr int64_t kFewest = 5;   // minimum number of measurements that adapt a 
 // problems of four ops, this missed the lowest energy once, by 1.3 %.
 constexpr int64_t kSwept = 64;
 constexpr double kRounding = 1e-9;
-// Rows of the cost table (`CostRow`) with the analytical model's latency, energy and power, before corrections.
-constexpr int64_t kAnalytical[] = {costs::kLatencyS, costs::kEnergyJ, costs::kPowerW};
 // A predicted time that is below the bound by more than this factor is rejected instead of corrected.
 constexpr double kRefused = 2.0;
 constexpr double kWorthNoting = 1.05;  // a note reports times that were raised by more than this factor
@@ -104,37 +101,25 @@ void Ranking::rank(nb::handle others, nb::handle fallback, const Array<const dou
     if (points > 1) sweep(others);
     add_kinds(analytical_kinds);
     // Copy the analytical model's predictions at all operating points.
-    const int64_t further = (points - 1) * int64_t(swept.size());
-    estimates = count + further;
-    values.reserve(size_t(3 * estimates)), kind_numbers.assign(size_t(2 * estimates), kAnalyticalKind);
-    for (const int64_t row : kAnalytical) {
-        const double *const first = costs.limited.data() + row * count, *const more =
-                                                                            swept_costs.data() + row * further;
-        values.insert(values.end(), first, first + count), values.insert(values.end(), more, more + further);
-    }
+    estimates.reserve(size_t(count) + size_t(points - 1) * swept.size());
+    for (int64_t point = 0; point < points; point++)
+        each_estimated(point, 0, count, [&](int64_t place, int64_t) { estimates.push_back(analytical(point, place)); });
     for (int64_t problem = 0; problem < problems; problem++) {
         Violations& all = violations[problem];
         for (const Kernel& kernel : kernels) {
-            const Violations here = enforce(kernel.first(problem), kernel.first(problem + 1), problem, nullptr, {}, {});
+            const Violations here = enforce(kernel, problem, false);
             if (here.refused > 0 && (all.refused == 0 || here.first_point < all.first_point))
                 all.seconds = here.seconds, all.least_s = here.least_s, all.first_point = here.first_point;
-            all.refused += here.refused, all.raised += here.raised, all.any = all.any || here.any;
+            all.refused += here.refused, all.raised += here.raised;
         }
     }
     for (size_t number = 0; number < kernels.size(); number++) {
         Kernel& kernel = kernels[number];
         if (kernel.part->rows.empty() || (kernel.model == nullptr && kernel.most_measured == 0)) continue;
-        // Keep the costs before the corrections if `enforce` changed costs of the analytical model.
-        std::vector<double> before;
-        std::vector<int32_t> kinds_before;
-        if (std::any_of(violations.begin(), violations.end(), [](const Violations& each) { return each.any; }))
-            std::tie(before, kinds_before) =
-                copied_costs(0, points, kernel.part->first, kernel.part->first + kernel.part->size());
         if (kernel.model != nullptr) correct(kernel);
         if (kernel.most_measured > 0) measure(kernel, number, measure_with);
         for (int64_t problem = 0; problem < problems; problem++)
-            kernel.violations[problem] =
-                enforce(kernel.first(problem), kernel.first(problem + 1), problem, &kernel, before, kinds_before);
+            kernel.violations[problem] = enforce(kernel, problem, true);
     }
     for (int64_t problem = 0; problem < problems; problem++) {
         compare_with_references(problem);
@@ -261,7 +246,7 @@ void Ranking::correct(Kernel& kernel) {
         for (int64_t point = 0; point < points; point++)
             each_estimated(point, part.first, part.first + int64_t(kernel.factors[quantity].size()),
                            [&](int64_t place, int64_t index) {
-                               value_at(quantity, index) *= kernel.factors[quantity][place - part.first];
+                               estimates[index].costs[quantity] *= kernel.factors[quantity][place - part.first];
                            });
     const bool energy_learned = !kernel.prediction.power_log.empty();
     size_t problem = 0;
@@ -281,8 +266,8 @@ void Ranking::correct(Kernel& kernel) {
         for (int64_t point = 0; point < points; point++) {
             const int64_t index = estimate(point, part.first + position);
             if (index < 0) continue;
-            kind_at(kSeconds, index) = int32_t(kinds.size());
-            if (energy_learned) kind_at(kJoules, index) = int32_t(kinds.size());
+            estimates[index].kinds[kSeconds] = int32_t(kinds.size());
+            if (energy_learned) estimates[index].kinds[kJoules] = int32_t(kinds.size());
         }
         kinds.push_back(learned);
     }
@@ -315,11 +300,11 @@ void Ranking::measure(Kernel& kernel, size_t number, nb::handle function) {
             const int64_t index = estimate(int64_t(point), first + int64_t(i));
             require(index >= 0, "measure: expected a sweep of all candidates");
             for (size_t quantity = 0; quantity < 3; quantity++)
-                value_at(int64_t(quantity), index) = value_of(quantity, point, i);
+                estimates[index].costs[quantity] = value_of(quantity, point, i);
             for (size_t quantity = 0; quantity < 2; quantity++) {
                 const int32_t new_kind = kind_of(quantity, point, i);
                 require(new_kind >= 0 && new_kind < more, "measure: expected kinds of the table");
-                kind_at(int64_t(quantity), index) = int32_t(base + new_kind);
+                estimates[index].kinds[quantity] = int32_t(base + new_kind);
             }
         }
 }
@@ -327,10 +312,10 @@ void Ranking::measure(Kernel& kernel, size_t number, nb::handle function) {
 // Make the costs of candidates of one problem obey the laws of physics.
 //
 // A small violation is corrected: the time is raised to the bound at the predicted power, or the launch is slowed to
-// its power limit. After a large violation, the costs from before the corrections return, or the costs become infinite.
-// Measured candidates do not change. kernel: kernel of the candidates; null for costs of the analytical model.
-Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const Kernel* kernel,
-                            const std::vector<double>& before, const std::vector<int32_t>& kinds_before) {
+// its power limit. After a large violation, the costs of the analytical model replace corrected costs. If these violate
+// the laws too, the costs become infinite. Measured candidates do not change.
+Violations Ranking::enforce(const Kernel& kernel, int64_t problem, bool corrected) {
+    const int64_t first = kernel.first(problem), end = kernel.first(problem + 1);
     const double least_s = figure(problem, kLeastS), roof_clk = figure(problem, kRoofClk);
     // Candidates without an estimate at a point are infinite there. A comparison with NaN is false, so NaN fails.
     const auto lawful = [&](int64_t point, int64_t place) {
@@ -340,41 +325,33 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
     };
     // The analytical model already keeps power limits, and its time bounds hold at all points, so check one point.
     bool all = true;
-    for (int64_t point = 0; point < (kernel == nullptr ? 1 : points) && all; point++)
+    for (int64_t point = 0; point < (corrected ? points : 1) && all; point++)
         each_estimated(point, first, end, [&](int64_t place, int64_t) { all = all && lawful(point, place); });
     Violations result;
     if (all) return result;
-    result.any = true;
     for (int64_t place = first; place < end; place++) {
         bool refused = false, noted = false;
         for (int64_t point = 0; point < points; point++) {
             if (lawful(point, place)) continue;
-            if (kernel != nullptr) {
-                const std::vector<int64_t>& measured = kernel->measured[point];
-                if (std::binary_search(measured.begin(), measured.end(), place - kernel->part->first)) continue;
-            }
-            const int64_t changed = estimate(point, place);
-            if (changed < 0) continue;  // Only estimates violate a law.
-            double &latency = value_at(kSeconds, changed), &energy = value_at(kJoules, changed),
-                   &power = value_at(kWatts, changed);
+            const std::vector<int64_t>& measured = kernel.measured[point];
+            if (corrected && std::binary_search(measured.begin(), measured.end(), place - kernel.part->first)) continue;
+            const int64_t index = estimate(point, place);
+            if (index < 0) continue;  // Only estimates violate a law.
+            auto& [latency, energy, power] = estimates[index].costs;
             const double bound_s = maximum(least_s, roof_clk / limited(costs::kClockHz, point, place));
-            if (!(latency * kRefused >= bound_s && energy > 0.0 && std::isfinite(energy))) {
+            const auto impossible = [&, &latency = latency, &energy = energy] {
+                return !(latency * kRefused >= bound_s && energy > 0.0 && std::isfinite(energy));
+            };
+            bool replaced = false;
+            if (impossible()) {
                 if ((!refused && result.refused == 0) || point < result.first_point)
                     result.seconds = latency, result.least_s = bound_s, result.first_point = point;
-                refused = true;
-                if (kernel == nullptr) {
+                refused = true, replaced = corrected;
+                if (replaced) estimates[index] = analytical(point, place);
+                if (!replaced || impossible()) {
                     latency = energy = power = kInfinity;
                     continue;
                 }
-                const int64_t own = place - kernel->part->first;
-                const auto index = [&](int64_t quantity) {
-                    return size_t((quantity * points + point) * kernel->part->size() + own);
-                };
-                for (int64_t quantity = 0; quantity < 3; quantity++)
-                    value_at(quantity, changed) =
-                        before.empty() ? limited(kAnalytical[quantity], point, place) : before[index(quantity)];
-                for (int64_t quantity = 0; quantity < 2; quantity++)
-                    kind_at(quantity, changed) = before.empty() ? kAnalyticalKind : kinds_before[index(quantity)];
             }
             const double raised = maximum(bound_s / latency, 1.0), limit_w = limits_w[point];
             // At the default limit, only the power is wrong: recorded times already include the effect of the limit.
@@ -388,7 +365,7 @@ Violations Ranking::enforce(int64_t first, int64_t end, int64_t problem, const K
             if (over) share = minimum(limit_w / drawn_w, 1.0), power = limit_w;
             latency *= slower;
             energy *= slower * share;
-            noted = noted || raised > kWorthNoting;
+            noted = noted || (!replaced && raised > kWorthNoting);
         }
         result.refused += refused, result.raised += noted;
     }
@@ -450,8 +427,8 @@ void Ranking::raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage)
     for (int64_t quantity = 0; quantity < 2; quantity++)
         for (int64_t point = 0; point < points; point++)
             each_estimated(point, first, end, [&](int64_t, int64_t index) {
-                value_at(quantity, index) *= factor;
-                int32_t& number = kind_at(quantity, index);
+                estimates[index].costs[quantity] *= factor;
+                int32_t& number = estimates[index].kinds[quantity];
                 int32_t& new_number = raised[number];
                 if (new_number < 0) {
                     EstimateKind each = kinds[number];

@@ -55,7 +55,12 @@ struct Violations {
     int64_t refused = 0, raised = 0;  // numbers of candidates
     double seconds = 0.0, least_s = 0.0;  // the first refused time, and its lower bound
     int64_t first_point = 0;
-    bool any = false;  // whether any cost was changed
+};
+
+// Expected costs of a candidate at an operating point.
+struct Estimate {
+    double costs[3];   // latency (s), energy (J) and power (W)
+    int32_t kinds[2];  // index in `Ranking::kinds` of latency and energy
 };
 
 struct Ranking {
@@ -93,24 +98,20 @@ struct Ranking {
         int64_t first(int64_t problem) const { return part->first + part->starts[problem]; }
     };
 
-    // Return the index of a candidate's estimate at a point among all estimates of a quantity; -1 if it has none.
+    // Return the index of a candidate's estimate at a point in `estimates`; -1 if it has none.
     int64_t estimate(int64_t point, int64_t place) const {
         if (point == 0) return place;
         const int32_t slot = slots[place];
         return slot < 0 ? -1 : count + (point - 1) * int64_t(swept.size()) + slot;
     }
-    double estimated(int64_t quantity, int64_t estimate) const {
-        return estimate < 0 ? kInfinity : values[quantity * estimates + estimate];
-    }
     double value(int64_t quantity, int64_t point, int64_t place) const {
-        return estimated(quantity, estimate(point, place));
+        const int64_t index = estimate(point, place);
+        return index < 0 ? kInfinity : estimates[index].costs[quantity];
     }
     int32_t kind(int64_t quantity, int64_t point, int64_t place) const {
         const int64_t index = estimate(point, place);
-        return index < 0 ? kAnalyticalKind : kind_numbers[quantity * estimates + index];
+        return index < 0 ? kAnalyticalKind : estimates[index].kinds[quantity];
     }
-    double& value_at(int64_t quantity, int64_t estimate) { return values[quantity * estimates + estimate]; }
-    int32_t& kind_at(int64_t quantity, int64_t estimate) { return kind_numbers[quantity * estimates + estimate]; }
     const Interval& kind_of(int64_t quantity, int64_t point, int64_t place) const {
         return kinds[kind(quantity, point, place)].of[quantity];
     }
@@ -130,6 +131,12 @@ struct Ranking {
         const int32_t slot = slots[place];
         if (slot < 0) return kInfinity;
         return swept_costs[size_t(row * (points - 1) + point - 1) * swept.size() + size_t(slot)];
+    }
+    // Return the costs of a candidate at a point according to the analytical model.
+    Estimate analytical(int64_t point, int64_t place) const {
+        return {{limited(costs::kLatencyS, point, place), limited(costs::kEnergyJ, point, place),
+                 limited(costs::kPowerW, point, place)},
+                {kAnalyticalKind, kAnalyticalKind}};
     }
     // Call a function with each place from `first` to `end` that is estimated at a point, and the estimate's index.
     template <class F>
@@ -161,10 +168,7 @@ struct Ranking {
     std::vector<int32_t> slots;       // index in `swept` of each place; -1 if it is not in `swept`
     std::vector<double> swept_costs;  // at all points except the first, (kCostRows, points - 1, swept)
     std::vector<double> default_s;    // latency at the default point; empty if the first point is the default
-    // Estimates of each quantity: of all candidates at the first point, then of `swept` at each further point.
-    int64_t estimates = 0;
-    std::vector<double> values;         // latency (s), energy (J), power (W), (3, estimates)
-    std::vector<int32_t> kind_numbers;  // index in `kinds` of latency and energy, (2, estimates)
+    std::vector<Estimate> estimates;  // of all candidates at the first point, then of `swept` at each further point
     std::vector<EstimateKind> kinds;
     std::vector<double> risk;
     std::vector<Violations> violations;  // of the analytical model, by problem
@@ -178,8 +182,7 @@ struct Ranking {
     void add_kinds(const Array<const double, 3>& more);
     void correct(Kernel& kernel);
     void measure(Kernel& kernel, size_t number, nb::handle function);
-    Violations enforce(int64_t first, int64_t end, int64_t problem, const Kernel* kernel,
-                       const std::vector<double>& before, const std::vector<int32_t>& kinds_before);
+    Violations enforce(const Kernel& kernel, int64_t problem, bool corrected);
     void compare_with_references(int64_t problem);
     void raise(Kernel& kernel, int64_t problem, const Shrinkage& shrinkage);
     void set_risk(Kernel& kernel, int64_t problem);

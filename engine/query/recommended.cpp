@@ -201,7 +201,7 @@ struct Candidates {
         int64_t best = 0;
         double least = kInfinity;
         each_pick(0, 1, [&](const Pick& pick, const Ranking::Kernel&, int64_t place, int64_t index) {
-            const double cost = ranking_.estimated(kSeconds, index) * factor(place);
+            const double cost = ranking_.estimates[index].costs[kSeconds] * factor(place);
             if (cost < least) best = pick.position, least = cost;
         });
         return best;
@@ -310,22 +310,23 @@ struct Candidates {
         require(count > 0 && first >= 0 && first < points_ && bounds.top > 0, "select: expected candidates");
         const bool measured = any_measured && points_ - first > 1, front = bounds.objective == Objective::kPareto;
         std::vector<Option> options;
+        if (!front) options.reserve(size_t(count));
         // Costs of the fastest candidate so far, and of the candidate with the lowest energy.
         double least_s = kInfinity, its_j = kInfinity, least_j = kInfinity, its_s = kInfinity;
         each_pick(first, points_, [&](const Pick& pick, const Ranking::Kernel&, int64_t place, int64_t index) {
-            const double source = ranking_.kind_of(kSeconds, first_point_ + pick.point, place).source;
+            const double source = ranking_.kinds[ranking_.estimates[index].kinds[kSeconds]].of[kSeconds].source;
             // A limit above the power draw has the same prediction as the default limit. Prefer the measured point.
             const double preferred = measured && source == kMeasured ? 1.0 - 1e-9 : 1.0;
             const double risk = factor(place) * preferred;
-            const double cost_s = ranking_.estimated(kSeconds, index) * risk;
-            const double cost_j = ranking_.estimated(kJoules, index) * risk;
+            const auto& [seconds, joules, watts] = ranking_.estimates[index].costs;
+            const double cost_s = seconds * risk, cost_j = joules * risk;
             if (front && !bounded(bounds)) {
                 // Either of the two may exclude a candidate from the front, without a copy of all costs.
                 if ((cost_s >= least_s && cost_j > its_j) || (cost_j >= least_j && cost_s > its_s)) return;
                 if (cost_s <= least_s) least_s = cost_s, its_j = cost_j;
                 if (cost_j <= least_j) least_j = cost_j, its_s = cost_s;
             }
-            options.push_back({pick, cost_s, cost_j, ranking_.estimated(kWatts, index), source});
+            options.push_back({pick, cost_s, cost_j, watts, source});
         });
         if (bounded(bounds)) exclude(options, bounds);
         if (!front) return least(options, bounds.objective, count, bounds.top);
@@ -441,9 +442,9 @@ struct Candidates {
         double least = kInfinity;
         Pick best{-1, -1};
         each_pick(first, points_, [&](const Pick& pick, const Ranking::Kernel& kernel, int64_t, int64_t index) {
-            if (!missing[kernel.triton] || !(ranking_.estimated(kWatts, index) <= bounds.max_power_w)) return;
-            const double cost =
-                value_of(objective, ranking_.estimated(kSeconds, index), ranking_.estimated(kJoules, index));
+            const auto& [seconds, joules, watts] = ranking_.estimates[index].costs;
+            if (!missing[kernel.triton] || !(watts <= bounds.max_power_w)) return;
+            const double cost = value_of(objective, seconds, joules);
             if (cost < least) least = cost, best = pick;
         });
         if (best.point >= 0) rows.push_back({best, 0});

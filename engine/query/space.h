@@ -93,7 +93,11 @@ struct Reader {
     }
     // Fill `out` (N,) with the values of `rows` (N,).
     void fill(const int64_t* rows, int64_t count, double* out) const {
-        for (int64_t i = 0; i < count; i++) out[i] = (*this)(rows[i]);
+        const Reader from = *this;  // `out` cannot refer to it
+        if (real)
+            for (int64_t i = 0; i < count; i++) out[i] = from_bits(from.values[from.index[rows[i]]]);
+        else
+            for (int64_t i = 0; i < count; i++) out[i] = double(from.values[from.index[rows[i]]]);
     }
 };
 
