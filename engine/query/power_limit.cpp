@@ -15,7 +15,6 @@ namespace {
 constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0;
 // Clocks per table: 1/1024 of the range is finer than the 15 MHz steps of real GPUs.
 constexpr int64_t kClocks = 1024;
-constexpr int64_t kParts = 16;  // into which the first round of a search for a clock divides a table
 
 // Power limits and highest clocks of P operating points, and values that depend only on them.
 struct PowerLimits {
@@ -136,13 +135,12 @@ struct PowerLimits {
     }
 
     // Find the highest clock at which each launch keeps its limit, from column `lowest` of a table on. Power increases
-    // with the clock, so a search can divide the range. In the first round, all launches try the same clocks. Each
-    // further round halves the range.
+    // with the clock, so each round of a search halves the range.
     KERNREC_INLINE void find_clocks(int64_t lowest, Block& block) const {
         const Lanes &core_s = block.launch[0], &fixed_s = block.launch[2];
         const Lanes &core_j = block.launch[3], &dram_j = block.launch[4];
         const double *const faster = &search(0, 0), *const idle_w = &search(1, 0), *const voltage = &search(2, 0);
-        Lanes core, within = {};
+        Lanes core;
         const auto fits = [&](int64_t i, int64_t tried) {
             // A clock fits if the launch takes long enough to spread the energy of its events. This test needs no root
             // and no division. No clock fits if the power without events exceeds the limit.
@@ -152,12 +150,9 @@ struct PowerLimits {
             const bool enough = overlapped * overlap_power(spare_w) >= overlap_power(beyond_j);
             return enough && spare_w > 0.0 ? 1.0 : 0.0;
         };
-        int64_t step = kClocks / kParts, clocks[kLanes];
-        for (int64_t i = 0; i < kLanes; i++) core[i] = overlap_power(core_s[i]);
-        for (int64_t part = 1; part < kParts; part++)
-            for (int64_t i = 0; i < kLanes; i++) within[i] += fits(i, lowest + part * step);
-        for (int64_t i = 0; i < kLanes; i++) clocks[i] = lowest + int64_t(within[i]) * step;
-        while ((step /= 2) > 0)
+        int64_t clocks[kLanes];
+        for (int64_t i = 0; i < kLanes; i++) core[i] = overlap_power(core_s[i]), clocks[i] = lowest;
+        for (int64_t step = kClocks / 2; step > 0; step /= 2)
             for (int64_t i = 0; i < kLanes; i++) clocks[i] += int64_t(fits(i, clocks[i] + step)) * step;
         std::copy_n(clocks, kLanes, block.clocks);
     }
