@@ -214,7 +214,7 @@ void Costs::fill(const Part& part, int64_t first, const Row<const int64_t>& posi
                 quantities(features::kThreads + shape, i) = kernel.shapes(shape, row);
             quantities(features::kFlops, i) = problem.flops;
             quantities(features::kBytes, i) = problem.bytes;
-            quantities(features::kBlocks, i) = first_launch.blocks(on_problem, row);
+            quantities(features::kBlocks, i) = on_problem.readers[0](row);
             for (int64_t each = features::kBusyS; each < features::kOne; each++) quantities(each, i) = 0.0;
         }
         for (const Launch* launch : kernel.launches) {

@@ -16,7 +16,6 @@ struct Launch {
         std::vector<double> sizes;  // bytes of a tensor, or of its elements
 
         bool has(size_t figure) const { return readers[figure].values != nullptr; }
-        double operator()(size_t figure, int64_t row) const { return readers[figure](row); }
     };
 
     Figures on(Problem& problem) const;
@@ -25,9 +24,6 @@ struct Launch {
     // Add the approximate clocks (N,) and core joules (N,) of the configs in `rows` (N,), without DRAM.
     void add_quick(const Figures& figures, const std::vector<int64_t>& rows, std::vector<double>& clocks,
                    std::vector<double>& joules) const;
-    double blocks(const Figures& figures, int64_t row) const {
-        return given ? (*given)(kBlocks, row) : figures(0, row);
-    }
     // Return whether two configs with the same combination of `domain` have the same work and variant.
     bool alike(int64_t row, int64_t other) const {
         return variant[row] == variant[other] && geometry(0, row) == geometry(0, other) &&

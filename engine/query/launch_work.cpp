@@ -8,7 +8,15 @@ namespace kernrec::query {
 Launch::Figures Launch::on(Problem& problem) const {
     require(&problem.space == &space, "launch: expected a problem of the space");
     Figures result;
-    if (given) return result;
+    if (given) {
+        const int32_t* const index = space.domains[kEveryRow].index.data();
+        const auto read_row = [&](int64_t row) {
+            result.readers.push_back({reinterpret_cast<const int64_t*>(&(*given)(row, 0)), index, true});
+        };
+        read_row(kBlocks), result.readers.emplace_back(), read_row(kLoneWaits);
+        for (int64_t row = kLoops; row < given->rows; row++) read_row(row);
+        return result;
+    }
     result.readers.reserve(figures.size() + tensors.size()), result.sizes.reserve(tensors.size());
     const auto read = [&](int32_t node) { result.readers.push_back(node < 0 ? Reader() : space.read(node, &problem)); };
     for (const int32_t node : figures) read(node);
@@ -119,10 +127,7 @@ void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& ro
 
 void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& rows, std::vector<double>& clocks,
                        std::vector<double>& joules) const {
-    const auto value = [&](int64_t loop, size_t offset, int64_t row) {
-        return given ? (*given)(kLoops + 2 * loop + int64_t(offset), row)
-                     : on_problem(size_t(3 + 2 * loop) + offset, row);
-    };
+    const Reader blocks = on_problem.readers[0], *const trips_of = on_problem.readers.data() + 3;
     const double sms = device.sms, memory_clk = device.memory_clk;
     const int64_t step = quick.row_step;
     for (size_t place = 0; place < rows.size(); place++) {
@@ -131,11 +136,11 @@ void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& ro
         const double before_clk = clocks[place] + start_clk;
         clocks[place] = before_clk;
         if (!counted) continue;
-        const double number = blocks(on_problem, row);
+        const double number = blocks(row);
         const double* rates = &quick(0, row);
         double busiest = rates[0], alone = rates[step], trips = 0.0, dynamic = rates[2 * step] * number;
         for (int64_t loop = 0; loop < loops; loop++) {
-            const double total = value(loop, 0, row), depth = value(loop, 1, row);
+            const double total = trips_of[2 * loop](row), depth = trips_of[2 * loop + 1](row);
             rates += 3 * step, trips = trips + depth;
             busiest = busiest + rates[0] * depth;
             alone = alone + rates[step] * depth;
@@ -174,7 +179,7 @@ void make_launch(Launch* self, Space& space, const Access& access, const Demand&
             "launch: expected a variant of each config");
     require(geometry.rows == 3 && geometry.columns == configs && quick.rows == 3 * int64_t(demand.shape(1)) &&
                 quick.columns == configs &&
-                (!given || (given->rows == kLoops + 2 * loops && given->columns == configs)),
+                (!given || (given->rows == kLoops + 2 * loops && given->columns == configs && given->step == 1)),
             "launch: expected the geometry of each config");
     if (!given) {
         for (int64_t figure = 0; figure < further; figure++)
