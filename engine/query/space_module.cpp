@@ -77,7 +77,7 @@ nb::object value_of(Space& space, int32_t number, Problem* problem, const std::o
     const Node& node = space.nodes[number];
     if (node.domain == kScalar) {
         if (node.kind == Kind::kText) return space.texts[value.values[0]];
-        return value.real ? nb::cast(value(0)) : nb::cast(value.values[0]);
+        return value.real ? nb::cast(from_bits(value.values[0])) : nb::cast(value.values[0]);
     }
     require(node.kind != Kind::kText, "expression: text of many configs");
     require(!rows || all_within(*rows, 0, space.count()), "rows: expected configs of the space");

@@ -205,6 +205,13 @@ def held(made: object, count: int, **names: int) -> list[bool]:
     return holds.tolist()
 
 
+def test_expression_without_tunables_has_a_value_in_a_space_without_configs():
+    made = space_of_values({"s": np.array([1])}, np.zeros((0, 1), np.int64))
+    assert column(made, "m / 4", m=2) == 0.5
+    assert column(made, "m // 4", m=8) == 2
+    assert column(made, "s / m", m=8).tolist() == []
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 3)), max_size=200),
     st.sampled_from(
