@@ -11,7 +11,7 @@ from kernrec.ptx.analysis.def_use import DefUse, with_local_names
 from kernrec.ptx.analysis.issue_cost import AGGREGATED
 from kernrec.ptx.analysis.lowering import divergent_registers
 from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Vector, elements
-from kernrec.ptx.ir.program import Function, Instruction, Module
+from kernrec.ptx.ir.program import Function, Instruction, Module, has_calls
 from kernrec.util.light_dataclass import dataclass
 
 _WIDEST = 16
@@ -277,7 +277,7 @@ def with_warp_aggregation(function: Function) -> Function:
 def _combined(function: Function) -> Iterator[int]:
     if not any(ins.opcode in ("atom", "red") for ins in function.instructions):
         return
-    if any(ins.opcode == "call" for ins in function.instructions):
+    if has_calls(function):
         return  # A callee may write any register.
     function = with_local_names(function)
     def_use = DefUse.of(function)

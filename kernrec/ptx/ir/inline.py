@@ -10,7 +10,7 @@ from dataclasses import replace
 from weakref import ref
 
 from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, with_leaves
-from kernrec.ptx.ir.program import Function, Instruction, Module
+from kernrec.ptx.ir.program import Function, Instruction, Module, has_calls
 from kernrec.util.light_dataclass import dataclass
 
 _MOST_INSTRUCTIONS = 1 << 18
@@ -22,7 +22,7 @@ _ASSERT_FAILS = ("__assertfail", "__assert_fail")
 def inlined(module: Module, name: str) -> Function:
     """Return a function after inlining its calls."""
     function = module.functions[name]
-    if not any(ins.opcode == "call" for ins in function.instructions):
+    if not has_calls(function):
         return function
     memo = function.memo
     if _Inliner not in memo or memo[_Inliner][0]() is not module:

@@ -227,11 +227,10 @@ class Function:
             for i, (a, b) in enumerate(zip(order, stops, strict=True))
         )
 
-    @cached_property
+    @property
     def symbols(self) -> frozenset[str]:
         """Return the variables, parameters and labels that the instructions use."""
-        operands = [o for ins in self.instructions for o in ins.operands if not isinstance(o, Register)]
-        return frozenset([leaf.name for o in operands for leaf in o.leaves if isinstance(leaf, Symbol)])
+        return _symbols(self)
 
     @cached_property
     def block_index(self) -> dict[str, int]:
@@ -273,6 +272,17 @@ def _cached(analysis: Callable[[Function], R], name: str) -> Callable[[Function]
         return result
 
     return cached
+
+
+@cached_by_form
+def _symbols(function: Function) -> frozenset[str]:
+    operands = [o for ins in function.instructions for o in ins.operands if not isinstance(o, Register)]
+    return frozenset([leaf.name for o in operands for leaf in o.leaves if isinstance(leaf, Symbol)])
+
+
+@cached_by_form
+def has_calls(function: Function) -> bool:
+    return any(ins.opcode == "call" for ins in function.instructions)
 
 
 @dataclass(frozen=True)

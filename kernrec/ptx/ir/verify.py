@@ -64,7 +64,7 @@ class _FunctionCheck:
     def __init__(self, module: Module, function: Function) -> None:
         parameters = (v.name for v in (*function.parameters, *function.returns))
         self._symbols = {*module.variables, *module.functions, *function.variables, *parameters}
-        self._types = _RegisterTypes(function)
+        self._types: _RegisterTypes = function.form_memo.setdefault(_RegisterTypes, _RegisterTypes(function))
 
     def check(self, ins: Instruction) -> None:
         if ins.predicate is not None and self._type(ins.predicate[0]) != "pred":
