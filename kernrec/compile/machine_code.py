@@ -66,7 +66,27 @@ class MachineCode:
 
     @cached_property
     def decoded(self) -> tuple[tuple[MachineInstruction, ...], tuple[int, ...]]:
-        return _decoded(self)
+        """Return `instructions` and `starts`."""
+        sm, end = self.sm, len(self.content) // _BYTES
+        instructions, starts = [], {*self.labels}
+        encoded = zip(struct.iter_unpack("<QQ", self.content), array(_LINE, self.lines), strict=True)
+        for position, ((low, high), line) in enumerate(encoded):
+            opcode, name = opcode_of(low, high, sm)
+            target = None
+            if opcode in _LEADS:
+                target = _target(position, low, high, opcode, sm)
+                starts.add(target)
+            if opcode in LEAVES:
+                starts.add(position + 1)
+            moved = access_bytes(low, high, sm) if name in SIZED else 0
+            instructions.append(MachineInstruction(position, line, opcode, name, moved, target))
+        edges = [0, *sorted(start for start in starts if 0 < start < end), end]
+        main: list[MachineInstruction] = []
+        for first, last in pairwise(edges):
+            block = instructions[first:last]
+            if not any(ins.opcode == "CALL" and ins.target in self.slow_paths for ins in block):
+                main += [ins for ins in block if ins.name != PADDING and ins.target != ins.position]
+        return tuple(main), tuple(edges)
 
     @property
     def instructions(self) -> tuple[MachineInstruction, ...]:
@@ -213,29 +233,6 @@ def _code(content: memoryview, sm: int, lines: Mapping[int, int], names: Mapping
         line_of_each.append(line)
     slow_paths = (place for place, name in names.items() if _SLOW_PATH in name)
     return MachineCode(bytes(content[: end * _BYTES]), line_of_each.tobytes(), tuple(names), tuple(slow_paths), sm)
-
-
-def _decoded(code: MachineCode) -> tuple[tuple[MachineInstruction, ...], tuple[int, ...]]:
-    sm, end = code.sm, len(code.content) // _BYTES
-    instructions, starts = [], {*code.labels}
-    encoded = zip(struct.iter_unpack("<QQ", code.content), array(_LINE, code.lines), strict=True)
-    for position, ((low, high), line) in enumerate(encoded):
-        opcode, name = opcode_of(low, high, sm)
-        target = None
-        if opcode in _LEADS:
-            target = _target(position, low, high, opcode, sm)
-            starts.add(target)
-        if opcode in LEAVES:
-            starts.add(position + 1)
-        moved = access_bytes(low, high, sm) if name in SIZED else 0
-        instructions.append(MachineInstruction(position, line, opcode, name, moved, target))
-    edges = [0, *sorted(start for start in starts if 0 < start < end), end]
-    main: list[MachineInstruction] = []
-    for first, last in pairwise(edges):
-        block = instructions[first:last]
-        if not any(ins.opcode == "CALL" and ins.target in code.slow_paths for ins in block):
-            main += [ins for ins in block if ins.name != PADDING and ins.target != ins.position]
-    return tuple(main), tuple(edges)
 
 
 def _target(position: int, low: int, high: int, opcode: str, sm: int) -> int:

@@ -60,7 +60,7 @@ def profile_configs(
             yield from tasks.collect()
 
 
-TaskKey = tuple[str, ...]
+_TaskKey = tuple[str, ...]
 _Form = str | tuple[bytes, ...]
 
 
@@ -78,11 +78,11 @@ class _EmulationTasks:
         self._target = target
         self._processors = processors
         self._cache = EmulationCache(kernel, target.problem, target.budget)
-        self._waiting: dict[_Form, list[tuple[TaskKey, Config, Compiled]]] = {}
-        self._running: dict[Future[tuple[int, Emulated]], TaskKey] = {}
+        self._waiting: dict[_Form, list[tuple[_TaskKey, Config, Compiled]]] = {}
+        self._running: dict[Future[tuple[int, Emulated]], _TaskKey] = {}
         # Configs of each waiting or running task.
-        self._configs: dict[TaskKey, list[Config]] = {}
-        self._done: dict[TaskKey, Emulated] = {}
+        self._configs: dict[_TaskKey, list[Config]] = {}
+        self._done: dict[_TaskKey, Emulated] = {}
         # Process that emulated each form last. It has cached analyses of the form (see `cached_by_form`).
         self._last: dict[_Form, int] = {}
         self._idle = [0] * processors.count
@@ -156,7 +156,7 @@ class _EmulationTasks:
                 "an emulation process died, perhaps because of too little memory; finished profiles are kept"
             ) from None
 
-    def _finish(self, key: TaskKey, future: "Future[tuple[int, Emulated]]") -> Iterator[Outcome]:
+    def _finish(self, key: _TaskKey, future: "Future[tuple[int, Emulated]]") -> Iterator[Outcome]:
         result: Emulated
         try:
             _, result = future.result()

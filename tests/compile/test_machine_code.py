@@ -109,4 +109,5 @@ def test_damaged_cubin_raises_no_error(compiled, length, changes):
     for place, value in changes:
         if damaged:
             damaged[int(place * len(damaged))] = value
-    assert isinstance(read_machine_code(bytes(damaged), sm), dict)
+    codes = read_machine_code(bytes(damaged), sm)
+    assert all(code.starts[0] == 0 for code in codes.values())
