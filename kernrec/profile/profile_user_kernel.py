@@ -44,8 +44,7 @@ def profile_configs(
         job = replace(job, machine_code=False)
         by_code.setdefault(code_key(job), (job, []))[1].append(config)
     configs_of = dict(by_code.values())
-    with processors_of(processors) as opened:
-        tasks = _EmulationTasks(kernel, target, opened)
+    with processors_of(processors) as opened, closing(_EmulationTasks(kernel, target, opened)) as tasks:
         for job, result in _compile(list(configs_of), {launch.entry for launch in kernel.launches}, opened):
             equal = configs_of[job]
             if isinstance(result, CompileError):
@@ -145,6 +144,11 @@ class _EmulationTasks:
                 self._start(process)
             else:
                 self._idle.append(process)
+
+    def close(self) -> None:
+        """Drop waiting tasks, so that running tasks start no more of them."""
+        with self._lock:
+            self._waiting.clear()
 
     def collect(self) -> Iterator[Outcome]:
         """Wait for a task. Yield the results of finished tasks."""
