@@ -142,20 +142,18 @@ _SHARED = 0.5
 def wave_metrics(
     module: Module,
     launch: KernelLaunch,
-    budget: int,
+    options: EmulationOptions,
     next_is_new: Sequence[float],
     busy: int | None = None,
     wanted: Collection[str] = (),
-    results: bool = True,
 ) -> dict[str, float]:
     """Return the metrics `wave.<buffer>.<n>`, or none if the grid is small or neighboring blocks share few reads.
 
     Args:
-        budget: maximum number of PTX instructions of a block.
+        options: options of the block's sample. Its `budget` is the maximum number of PTX instructions of a block.
         next_is_new: fraction of a block's reads that the next block does not repeat, by buffer.
         busy: number of blocks with work at the start of the grid, or None for all blocks.
         wanted: buffers that the metrics must cover.
-        results: as in `EmulationOptions`.
     """
     blocks = math.prod(launch.grid) if busy is None else busy
     if launch.grid[0] != math.prod(launch.grid) or blocks < _FEWEST or min(next_is_new, default=1.0) >= _SHARED:
@@ -163,6 +161,7 @@ def wave_metrics(
     count = 1 << min(int(math.log2(blocks)), int(math.log2(WINDOW)))
     first = blocks // 2 // count * count
     window = range(first, first + count)
+    options = replace(options, batch_lanes=_WARP, count=False, lowering=None, most_blocks=count, watched=window)
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
@@ -182,7 +181,7 @@ def wave_metrics(
         if is_long and number < most:
             continue
         started = one_warp if number == 0 else launch
-        reads = _first_reads(module, started, window, min(budget, ends[number]), results)
+        reads = _first_reads(module, started, replace(options, budget=min(options.budget, ends[number])))
         if reads is None or not set(wanted) - reads.keys():
             break
     return {
@@ -193,18 +192,13 @@ def wave_metrics(
     }
 
 
-def _first_reads(
-    module: Module, launch: KernelLaunch, window: range, budget: int, results: bool
-) -> dict[str, list[int]] | None:
-    """Emulate the first instructions of consecutive blocks. Return `Emulation.shared_reads()`, or None for clusters."""
-    options = EmulationOptions(
-        batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window, results=results
-    )
+def _first_reads(module: Module, launch: KernelLaunch, options: EmulationOptions) -> dict[str, list[int]] | None:
+    """Emulate the start of each watched block. Return `Emulation.shared_reads()`, or None for clusters."""
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
         return None
     # Ignore errors: most blocks exceed the budget, and some wait for warps that do not run here.
-    emulation.run_each(window)
+    emulation.run_each(options.watched)
     return emulation.shared_reads()
 
 

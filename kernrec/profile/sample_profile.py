@@ -268,7 +268,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     extra |= dict(_touch_metrics(accesses, sample, written=False))
     extra |= dict(_touch_metrics(accesses, sample, written=True))
     next_is_new = [value for metric, value in extra.items() if metric.endswith(".read.x")]
-    extra |= wave_metrics(module, launch, options.budget, next_is_new, busy, _most_read(extra), options.results)
+    extra |= wave_metrics(module, launch, options, next_is_new, busy, _most_read(extra))
     own, *others = (accesses[block] for block in sample.inner)
     neighbors = zip(sample.axes, others, strict=True)
     extra |= dict(reuse_metrics(own.trace))

@@ -17,10 +17,11 @@ from kernrec.profile.launch_arguments import read_arguments
 from kernrec.profile.launch_profile import ProfileError, fit_profile
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx import KernelLaunch, TensorMap, parse
-from kernrec.ptx.execution.watched import BlockTrace
+from kernrec.ptx.execution.watched import BlockTrace, EmulationOptions
 from kernrec.util.engine import module as engine
 from tests.helpers.paths import beside
 
+FEW = EmulationOptions(budget=10_000)
 PROBES = [{"block": 1, "trips": 4}, {"block": 1, "trips": 6}, {"block": 2, "trips": 9}]
 
 
@@ -185,7 +186,7 @@ def module(nvrtc):
 
 
 def test_profile_detects_block_order_in_bands_of_eight_rows(module):
-    metrics = wave_metrics(module, launch(8), 10_000, [1.0, 0.0])
+    metrics = wave_metrics(module, launch(8), FEW, [1.0, 0.0])
     assert [metrics[f"wave.a.{n}"] for n in (2, 8, 64, 128)] == [2, 8, 8, 8]
     assert [metrics[f"wave.b.{n}"] for n in (2, 8, 64, 128)] == [1, 1, 8, 16]
 
@@ -197,8 +198,8 @@ def test_reads_after_a_barrier_are_traced_only_on_request(nvrtc):
     )
     handed = handed.replace("= a[row *", "    row = rows_of[threadIdx.x];\n    float sum = a[row *")
     behind = parse(compile_source(handed, 80).ptx)
-    assert wave_metrics(behind, launch(8), 10_000, [1.0, 0.0]) == {}
-    metrics = wave_metrics(behind, launch(8), 10_000, [1.0, 0.0], wanted=["a", "b"])
+    assert wave_metrics(behind, launch(8), FEW, [1.0, 0.0]) == {}
+    metrics = wave_metrics(behind, launch(8), FEW, [1.0, 0.0], wanted=["a", "b"])
     assert [metrics[f"wave.a.{n}"] for n in (2, 8, 64, 128)] == [2, 8, 8, 8]
     assert [metrics[f"wave.b.{n}"] for n in (2, 8, 64, 128)] == [1, 1, 8, 16]
 
