@@ -212,11 +212,12 @@ void Batch::watch(const Instruction& ins, const std::vector<Resolved>& all, uint
     while (aligned < bytes) aligned *= 2;
     for (const Resolved& at : all) {
         if (at.space != Space::kGlobal) continue;
+        if (BlockWatch* watch = watch_of(at.warp)) touch(*watch, at.buffer, kind, at.addresses, at.mask, bytes);
+        if (!launch.count) continue;
         auto& [waves, lines] = work[at.buffer];
         waves += wavefronts(at.addresses, at.mask, aligned, true, false).count;
         lines += distinct(at.addresses, 7);
         if (is_atomic) counts.buffers[at.buffer][kTurns].add(atomic_turns(at.addresses, at.mask, ins.unit));
-        if (BlockWatch* watch = watch_of(at.warp)) touch(*watch, at.buffer, kind, at.addresses, at.mask, bytes);
         if (!keeps) continue;
         int64_t places[kWarp];
         size_t count = 0;
@@ -226,9 +227,8 @@ void Batch::watch(const Instruction& ins, const std::vector<Resolved>& all, uint
         }
         trace(at.warp, places, count, kind);
     }
-    if (launch.count)
-        for (const auto& [buffer, done] : work)
-            counts.buffers[buffer][kPasses + size_t(kind)].add(std::max(done.first, (done.second + 3) / 4));
+    for (const auto& [buffer, done] : work)
+        counts.buffers[buffer][kPasses + size_t(kind)].add(std::max(done.first, (done.second + 3) / 4));
 }
 
 }  // namespace kernrec
