@@ -148,8 +148,6 @@ def group_jobs(
 
 
 class _Worker:
-    """Child process that compiles `jobs`."""
-
     def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
         self.connection, theirs = multiprocessing.Pipe()
         not_inherited(self.connection)

@@ -44,8 +44,6 @@ def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
 
 
 class _CallReader:
-    """Builder of a spec from a `TritonCall`."""
-
     def __init__(self, call: TritonCall) -> None:
         self.call = call
         self.source = read_text(call.path, call.path.name)
