@@ -123,7 +123,7 @@ const std::vector<Resolved>& Batch::access(const Instruction& ins, uint32_t byte
         at.warp = running_warps_[i];
         at.mask = mask;
         if (resolve(ins, bytes, write, at)) continue;
-        // Lanes of the warp may access several memories, so count each memory separately. Or a lane's access fails.
+        // Resolve each lane by itself, because the lanes access several memories, or an access fails.
         resolved_.pop_back();
         for (uint32_t rest = mask; rest; rest &= rest - 1) {
             Resolved one;

@@ -81,7 +81,7 @@ class Batch {
         if (!ins.guard) return ~0u;
         return ins.guard_inverted ? ~flags(ins.guard)[warp] : flags(ins.guard)[warp];
     }
-    // Return whether all lanes of the batch run. Operations then use a single loop over all lanes.
+    // Whether all lanes of the batch run. If they do, operations use a single loop over all lanes.
     bool all_full = false;
     uint32_t lanes = 0, warp_count = 0, warps_per_block = 0;
     // Return the number of instructions that the batch ran before the current one.
@@ -205,7 +205,7 @@ class Batch {
         bool writable = false;
     };
     Memory memory_at(Space space, int64_t address) const;
-    // Return the place of a shared address that block `own` uses; no value if no block of the cluster has it.
+    // Return the location of a shared address that block `own` uses, or no value if it is in no block of the cluster.
     std::optional<SharedPlace> place_in_cluster(uint32_t own, int64_t address, uint32_t bytes) const;
     bool resolve(const Instruction& ins, uint32_t bytes, bool write, Resolved& at);
     [[noreturn]] void fail_access(const Instruction& ins, uint32_t bytes, uint32_t lane);
@@ -217,8 +217,8 @@ class Batch {
 
     // Scheduling
     struct Barrier {
-        int64_t arrived = 0;  // threads that do not wait
-        std::optional<int64_t> expected;  // threads; no value: all of the block
+        int64_t arrived = 0;  // threads that arrived without waiting
+        std::optional<int64_t> expected;  // threads; no value: all threads of the block
         std::vector<Waiting> waiting;
     };
     bool is_live(uint32_t lane) const { return live_[lane / kWarp] >> lane % kWarp & 1; }

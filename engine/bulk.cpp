@@ -73,9 +73,9 @@ void prepare_linear(Batch& batch, const BulkForm& form, BulkCopy& copy) {
     copy.type = form.type;
 }
 
-// Return the elements of a box, dimension 0 fastest. `corner` is the position of the first element, or the column and
-// the rows of four rows of a matrix (.tile::gather4, .tile::scatter4). The box must fit in shared memory: a malicious
-// map may describe terabytes, and a list of all locations would fill the CPU's memory.
+// Return the elements of a box, dimension 0 fastest. `corner` is the position of the first element, or one column
+// and four rows of a matrix (.tile::gather4, .tile::scatter4). The caller must check that the box fits in shared
+// memory: a malicious map may describe terabytes, and a list of all locations would fill the CPU's memory.
 std::vector<CopySide::Run> box_runs(const TensorMap& map, const Position& corner, bool four_rows) {
     std::vector<CopySide::Run> runs;
     const uint32_t size = map.element->bytes;

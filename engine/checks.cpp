@@ -278,7 +278,7 @@ void Checks::pass_warps(Batch& batch, const BasicBlock& block, uint32_t source) 
 }
 
 void Checks::open(const Batch& batch, const std::vector<Waiting>& waiting) {
-    const Waiting* first = nullptr;  // first lanes of a warp
+    const Waiting* first = nullptr;  // first waiting lanes of the current warp
     bool reported = false;
     const auto source = [&](const Waiting& lanes) { return int64_t(batch.program.blocks[lanes.after - 1].end_source); };
     for (const Waiting& lanes : waiting) {

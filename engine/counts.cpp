@@ -1,4 +1,4 @@
-// Finds the cost of accesses to memory, counts them, and merges the counters of batches.
+// Counts memory accesses and their costs, and merges the counters of batches.
 #include "counts.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr const char* kSharedNames[] = {
     "shared.load_wavefronts", "shared.store_wavefronts", "shared.atomic_wavefronts", "shared.load_ideal",
     "shared.store_ideal",     "shared.atomic_ideal",     "shared.atomic_repeats",    "atomic.shared"};
 
-// Return the number of distinct units of a warp whose addresses ascend, or 0 if they do not.
+// Return the number of distinct units (address >> shift) of a warp, or 0 if a unit is below that of the previous lane.
 constexpr auto kDistinct = [](const int64_t* addresses, uint32_t shift) __attribute__((always_inline)) {
     uint64_t number = 1, descends = 0;
     for (uint32_t lane = 1; lane < kWarp; lane++) {
@@ -32,7 +32,7 @@ constexpr ByCpu<kDistinct> distinct_ascending;
 struct Pattern {
     int64_t span;    // from the first to the last unit
     uint64_t apart;  // bits in which the units differ
-    bool ascends;    // all units differ
+    bool ascends;    // each unit is above that of the previous lane
 };
 constexpr auto kPattern = [](const int64_t* units) __attribute__((always_inline)) {
     int64_t low = units[0], high = units[0];
@@ -59,7 +59,7 @@ uint32_t distinct_sorted(int64_t* values, uint32_t count) {
     return uint32_t(std::unique(values, values + count) - values);
 }
 
-// Return how many distinct units (address / bank width) are in the busiest bank. With `every`, count every lane.
+// Return the number of distinct units (address / bank width) in the busiest bank. If `every`, count lanes, not units.
 uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool every) {
     int64_t of_bank[kWarp][kWarp];
     uint8_t load[kWarp] = {};
@@ -108,7 +108,7 @@ Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, b
     const Pattern all = pattern_of(units);
     uint32_t group = banks;
     if (load && unit > 4 && (!all.apart || paired(units, mask, 1) || paired(units, mask, 2))) group = 2 * banks;
-    // Units in a range of `banks` units are in different banks.
+    // Any `banks` consecutive units are in different banks.
     const bool consecutive = all.ascends && all.span == kWarp - 1;
     if (mask == ~0u && (consecutive || (!atomic && all.span < int64_t(banks)))) return {kWarp / group, kWarp / group};
     const bool one_bank = !(all.apart & (banks - 1));

@@ -48,7 +48,7 @@ void act_on_barriers(Batch& batch, const Instruction& ins) {
 void count_pending(Batch& batch, const Instruction& ins) {
     each_lane(batch, ins, [&](uint32_t lane) {
         const auto phase = bit_cast<BarrierPhase>(batch.value(ins.a, lane));
-        if (phase.is_valid != 1) batch.fail("no state");
+        if (phase.is_valid != 1) batch.fail("the operand is not the state of a barrier");
         batch.row<uint32_t>(ins.d)[lane] = uint32_t(phase.pending);
     });
 }

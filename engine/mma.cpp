@@ -108,7 +108,7 @@ void multiply(Batch& batch, const Instruction& ins) {
     const MatrixMultiply& product = form.product;
     batch.require_whole_warps(ins);
     const uint64_t warps = each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t) {
-        if (ins.list.empty()) return;  // nothing needs the product
+        if (ins.list.empty()) return;  // nothing needs the result
         const Fragments d(batch, ins.list, first), a(batch, form.a, first), b(batch, form.b, first);
         const Fragments c(batch, form.c, first);
         ScaleFactors scales[2];

@@ -249,8 +249,8 @@ class Kernel {
         return result;
     }
 
-    // Return for each buffer the number of sectors that a watched block reads, in total over all blocks. Then take two
-    // consecutive blocks as one, then four, and so on.
+    // Return lists of sectors read, keyed by buffer. Item n is the number of distinct sectors that a group of 2^n
+    // consecutive watched blocks reads, in total over all groups.
     std::map<std::string, std::vector<uint64_t>> shared_reads() const {
         std::map<uint32_t, std::pair<std::vector<int64_t>, std::vector<uint64_t>>> reads;  // sectors, and their blocks
         uint64_t position = 0;
@@ -267,7 +267,7 @@ class Kernel {
         for (const auto& [buffer, read] : reads) {
             const auto& [sectors, blocks] = read;
             const std::vector<uint32_t> times = reuse_times(sectors.data(), sectors.size(), 0);
-            std::array<uint64_t, 65> apart{};  // reads by the bits in which a block and the last reader's number differ
+            std::array<uint64_t, 65> apart{};  // reads, by bit length of (block ^ last block that read the sector)
             for (size_t i = 0; i < times.size(); i++)
                 apart[times[i] == kNever ? 64 : 64 - __builtin_clzll(blocks[i] ^ blocks[i - times[i]])]++;
             for (size_t n = 0; watches_.size() >> n; n++)

@@ -100,7 +100,7 @@ uint64_t round_to_format(const ExactNumber& number, const FloatFormat& format, R
     const int shift = leading - format.mantissa_bits - number.exponent;  // bits beyond the format
     const auto scaled = static_cast<unsigned __int128>(number.significand) << 64 >> std::clamp(shift, 0, 64);
     const uint64_t kept = uint64_t(scaled >> 64) << std::max(-shift, 0), half = uint64_t(1) << 63;
-    const uint64_t rest = shift > 64 ? 1 : uint64_t(scaled);  // a number far below the last place rounds like any other
+    const uint64_t rest = shift > 64 ? 1 : uint64_t(scaled);  // far below the last place, any nonzero rest rounds alike
     const bool away = rounds_away(rounding, number.negative, kept & 1, rest > half, rest == half, rest != 0);
     uint64_t code = (uint64_t(leading - lowest_exponent) << format.mantissa_bits) + kept + away;
     if (code > format.largest || exponent > format.bias + 1) {

@@ -73,8 +73,8 @@ inline uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint6
         case NumberType::kF16:
         case NumberType::kBf16: {
             if (reduction == Reduction::kExch) return value & 0xFFFF;
-            // float64 holds the exact sum of two 16-bit numbers, so only `from_double` rounds. If the exponents are too
-            // far apart for an exact sum, the smaller number is too small to change the result.
+            // Only `from_double` rounds: float64 holds the exact sum of two 16-bit numbers, unless their exponents are
+            // so far apart that the smaller number cannot change the result.
             return from_double(type, reduced(reduction, to_double(type, old), to_double(type, value)));
         }
         default: return value;

@@ -1,9 +1,9 @@
 // Runs the basic blocks of a kernel for a batch of thread blocks.
 //
 // While all live lanes agree, they have a common position, the next basic block. After they diverge, each lane has its
-// own, and the lowest one runs first, for all lanes that are there. Compilers order basic blocks so that lanes
-// reconverge at the end of an `if` or a loop. Each warp executes in the same order as if it ran alone, so its counts do
-// not depend on other warps of the batch.
+// own position, and all lanes at the lowest position run first. Compilers order basic blocks so that lanes reconverge
+// at the end of an `if` or a loop. Each warp executes in the same order as if it ran alone, so its counts do not depend
+// on other warps of the batch.
 //
 // `bar.sync` holds a lane until all threads of its block that have not exited arrive. Warp-synchronous instructions
 // wait for the live lanes in their mask. Lanes in a spin loop run only if no other lane can.
@@ -196,7 +196,7 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
     work_->end_batch();
 }
 
-// Move the lanes that ran a basic block on.
+// Move the lanes that ran a basic block to their next positions.
 void Batch::finish(const BasicBlock& block, int32_t index) {
     source = block.end_source;
     if (common_ != kDisagree) {
@@ -292,7 +292,7 @@ void Batch::release_barriers() {
         std::vector<uint32_t> warps;
         for (const Waiting& lanes_there : barrier.waiting)
             if (warps.empty() || warps.back() != lanes_there.warp) warps.push_back(lanes_there.warp);
-        // Warps that only arrived may have run on, so the barrier does not order their later accesses.
+        // Warps that arrived without waiting may have continued, so the barrier does not order their later accesses.
         if (races_ && needed >= everyone && !barrier.arrived) races_->pass_barrier(block);
         else if (races_) races_->pass_some(block, number, warps);
         if (checks_) checks_->pass_barrier(block);
@@ -300,7 +300,7 @@ void Batch::release_barriers() {
     }
 }
 
-// Let the lanes that wait at a barrier go on.
+// Resume the lanes that wait at a barrier.
 void Batch::open(const Barrier& barrier) {
     if (checks_) checks_->open(*this, barrier.waiting);
     const BasicBlock* reducing = nullptr;

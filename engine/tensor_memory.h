@@ -78,13 +78,13 @@ class TensorOperations {
     explicit TensorOperations(Batch& batch) : batch_(batch) {}
 
     void start_batch();
-    // Begin to use cells. Fail if an operation in flight hinders it. Also fail if it is not ordered after other warps'
-    // writes of the cells, or if it writes and is not ordered after their loads.
+    // Begin to use cells. Fail if an operation in flight conflicts with the use. Also fail if no fence orders the use
+    // after other warps' writes of the cells, or a write after their loads.
     void begin(const CellUse& use);
     // Start an operation of a thread. `begin` must have been called for the cells that the operation reads.
     void issue(uint32_t lane, const TensorOperation& operation);
     void commit(uint32_t lane, std::vector<SharedPlace> places);
-    // Start a load or store of a warp, and finish all of them.
+    // Start a load or store of a warp. `wait` finishes all loads, or all stores, of the warp.
     void move(const CellUse& use);
     void wait(uint32_t warp, TensorUse kind);
     void fence(uint32_t warp, bool before) { (before ? before_ : after_)[warp] = now_; }
@@ -104,7 +104,7 @@ class TensorOperations {
     };
     Batch& batch_;
     std::map<uint32_t, std::vector<Issued>> issued_;  // keyed by lane: operations that are not committed yet
-    std::map<std::pair<uint32_t, TensorUse>, std::vector<CellUse>> moves_;  // keyed by warp: loads and stores
+    std::map<std::pair<uint32_t, TensorUse>, std::vector<CellUse>> moves_;  // loads and stores in flight
     bool checks_fences_ = false;
     using User = std::tuple<TensorUse, uint32_t, uint32_t>;  // kStored, kLoaded or kComputed, block, warp
     std::map<User, std::array<int64_t, kParts>> used_;       // time of the last use of each part

@@ -421,7 +421,7 @@ std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins
         const std::array<int64_t, 3> last{row_bytes - size, image.extents[1] - 1, image.extents[2] - 1};
         const auto fail = [&](const std::string& text) { batch.fail(batch.coordinates(lane) + ": " + text); };
         if (last[0] < 0)
-            fail(joined("moves ", size, " bytes of a row of ", row_bytes, " bytes of the surface ", image.name));
+            fail(joined("moves ", size, " bytes, but a row of the surface ", image.name, " has only ", row_bytes));
         const std::array<double, 3> coordinates = numbers_at(batch, form.coordinates, lane, false);
         std::array<int64_t, 3> at{};
         const int64_t layer = uint32_t(batch.value(form.layer, lane));

@@ -70,7 +70,7 @@ struct TileA {
 // sums must be `fused`: each addition rounds once, on any machine.
 void multiply_tile(const TileA& a, const double* b, bool fused, double* sums);
 
-// Multiply decoded numbers, and write D. `c` is null for products without summand.
+// Multiply decoded numbers, and write D. `c` is null if there is no C.
 void multiply_tiles(const MatrixMultiply& form, const TileA& a, const double* b, Registers c, Registers d);
 // Multiply fragments. `scales` are the factors of A and B.
 void multiply_fragments(const MatrixMultiply& form, Registers a, Registers b, Registers c, Registers d,

@@ -152,8 +152,7 @@ void Batch::touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, const int
     }
 }
 
-// Record the request of a warp: addresses of atomic operations, or sectors of loads and stores, which this function
-// sorts.
+// Record a request of a warp: addresses of an atomic operation, or sectors of a load or store. Sorts the sectors.
 void Batch::trace(uint32_t warp, int64_t* first, size_t count, AccessKind kind) {
     BlockWatch* watch = watch_of(warp);
     const bool is_atomic = kind == AccessKind::kAtomic;

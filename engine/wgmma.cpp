@@ -38,7 +38,7 @@ bool overlap(const std::set<uint32_t>& a, const std::set<uint32_t>& b) {
     return std::any_of(a.begin(), a.end(), [&](uint32_t number) { return b.count(number); });
 }
 
-// Record accesses to rows. sources: the first instruction that accesses each.
+// Record accesses to registers. Throw Fault if an operation in flight uses one. sources: first access of each row.
 void touch(Warpgroup& group, const std::vector<Row>& rows, const std::vector<uint32_t>& sources) {
     for (size_t i = 0; i < rows.size(); i++)
         for (const auto& [source, form, committed, read] : group.in_flight)
@@ -88,7 +88,7 @@ void touch_warpgroup_registers(Batch& batch, const Instruction& ins) {
 
 namespace {
 
-// Return the first warps of the warpgroups that run an instruction, which requires all threads of their four warps.
+// Return the first warp of each warpgroup that runs an instruction. Fail if not all threads of its four warps run it.
 std::vector<uint32_t> warpgroups_of(Batch& batch, const Instruction& ins) {
     std::vector<uint32_t> all;
     uint32_t warps = 0;

@@ -46,7 +46,7 @@ struct LaunchTimes {
     std::vector<double> room_;
 };
 
-thread_local LaunchTimes launched;  // keeps its memory
+thread_local LaunchTimes launched;  // keeps its memory between calls
 
 // Map a cost to an integer with the same order; NaN counts as infinite.
 uint64_t ordered(double cost) {

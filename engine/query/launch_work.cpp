@@ -29,8 +29,8 @@ Launch::Figures Launch::on(Problem& problem) const {
 
 namespace {
 
-// Fill `moved` (N,) with the bytes between L2 and DRAM of N launches. extents: of each step, (steps, N). sizes: bytes
-// of each tensor, (tensors, N). Overwrites `concurrent` (N,) and `extents`. Rows must be dense.
+// Fill `moved` (N,) with the bytes that N launches move between L2 and DRAM. extents: extent of each step, (steps, N).
+// sizes: bytes of each tensor, (tensors, N). Overwrites `concurrent` (N,) and `extents`. Rows must be dense.
 // kernrec/model/analytical/dram_traffic.py describes the model.
 constexpr auto kFillMoved = [](const Access* access, const double* blocks, double* concurrent, Table<double> extents,
                                Table<const double> sizes, double l2_bytes,
@@ -219,7 +219,7 @@ const Binding kBinding([](nb::module_& module) {
         require(loops >= 0 && loops < int64_t(demand.shape(1)) && work.rows >= kLoops + 2 * loops &&
                     work.columns == count && pipe_clk.rows == kPipes && pipe_clk.columns == count &&
                     times.rows == kTimes && times.columns == count && all_within(variants, 0, int64_t(demand.shape(0))),
-                "launches: expected variants of the demand, and as many columns everywhere");
+                "launches: expected variants of the demand, and equal numbers of columns");
         launch_times(demand, device, loops, variants, work, pipe_clk, times);
     });
     for (const auto& [name, value] : {std::pair{"LAUNCH_S", kLaunchS},

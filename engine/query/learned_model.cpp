@@ -60,7 +60,7 @@ double raised(double ratio, double least) { return log_of_sum(kSharpness * ratio
 
 void FeaturePlan::fill(const Table<double>& quantities, const Table<float>& features) const {
     require(quantities.rows == kQuantities && quantities.columns == features.rows && features.columns >= columns,
-            "quantities: expected a column of each row of features");
+            "quantities: expected a column for each row of features");
     derive(quantities, gpu);
     for (const auto& [above, below, place, bounded, logarithmic] : ratios)
         for (int64_t i = 0; i < quantities.columns; i++) {
@@ -185,7 +185,7 @@ const Binding kBinding([](nb::module_& module) {
              [](Extent* self, const Row<const double>& low, const Row<const double>& high,
                 const Row<const double>& spread, const Table<const double>& means) {
                  require(low.size == high.size && low.size == spread.size && low.size == means.rows,
-                         "extent: expected as many features everywhere");
+                         "extent: expected equal numbers of features");
                  new (self) Extent{copied(low), copied(high), copied(spread), copied(means), size_t(means.columns)};
              })
         .def("fill", &Extent::fill<double>);
@@ -219,7 +219,7 @@ const Binding kBinding([](nb::module_& module) {
         });
     module.def(
         "bounded", [](const Row<const double>& ratios, const Row<const double>& least, const Row<double>& filled) {
-            require(least.size == ratios.size && filled.size == ratios.size, "bounded: expected as many everywhere");
+            require(least.size == ratios.size && filled.size == ratios.size, "bounded: expected arrays of equal size");
             for (int64_t i = 0; i < ratios.size; i++) filled[i] = raised(ratios[i], least[i]);
         });
 });

@@ -106,7 +106,7 @@ struct MoreItems {
     // count, because every further point can lower the predicted time.
     MoreItems(const std::vector<double>& flat, int64_t problems, int64_t alone, int64_t together, int64_t farthest) {
         require(problems > 0 && !flat.empty() && int64_t(flat.size()) % problems == 0,
-                "sizes: expected some per problem");
+                "sizes: expected equally many for each problem");
         dims = int64_t(flat.size()) / problems;
         require(alone < dims && together < dims && farthest > 0, "items: expected a dimension of the problems");
         for (int64_t problem = 0; problem < problems; problem++) {

@@ -289,7 +289,7 @@ struct Candidates {
         return ranking_.value(quantity, first_point_ + pick.point, locate(pick.position).place);
     }
 
-    // Return the factor on a candidate's costs in comparisons.
+    // Return the factor that multiplies a candidate's costs in comparisons.
     double factor(int64_t place) const { return any_ran ? ranking_.risk[place] : 1.0; }
 
     // Call a function with each candidate that is estimated at the points from `first` to `end`: its pick, its kernel,
@@ -321,7 +321,7 @@ struct Candidates {
             const auto& [seconds, joules, watts] = ranking_.estimates[index].costs;
             const double cost_s = seconds * risk, cost_j = joules * risk;
             if (front && !bounded(bounds)) {
-                // Either of the two may exclude a candidate from the front, without a copy of all costs.
+                // To avoid copying all costs, skip candidates that one of the two dominates.
                 if ((cost_s >= least_s && cost_j > its_j) || (cost_j >= least_j && cost_s > its_s)) return;
                 if (cost_s <= least_s) least_s = cost_s, its_j = cost_j;
                 if (cost_j <= least_j) least_j = cost_j, its_s = cost_s;

@@ -15,7 +15,7 @@ enum class Operation : uint8_t { kNumber, kText, kName, kColumn, kSpread, kRefus
 // Reals are stored by their bits, and texts by their index in `Space::texts`.
 enum class Kind : uint8_t { kInteger, kReal, kText };
 
-// Distinct combinations of some tunables: combination of each row, and first row of each combination.
+// Distinct combinations of some tunables: index of each row's combination, and first row of each combination.
 struct Domain {
     std::vector<int32_t> index, first;
 };
@@ -93,7 +93,7 @@ struct Reader {
     }
     // Fill `out` (N,) with the values of `rows` (N,).
     void fill(const int64_t* rows, int64_t count, double* out) const {
-        const Reader from = *this;  // `out` cannot refer to it
+        const Reader from = *this;  // a local copy, which writes to `out` cannot change
         if (real)
             for (int64_t i = 0; i < count; i++) out[i] = from_bits(from.values[from.index[rows[i]]]);
         else

@@ -32,7 +32,7 @@ int64_t maximum(int64_t a, int64_t b) { return a < b ? b : a; }
 int64_t absolute(int64_t a) { return a < 0 ? subtract(0, a) : a; }
 int64_t floor_divide(int64_t a, int64_t b) {
     if (b == 0) return 0;
-    if (b == -1) return subtract(0, a);  // the smallest integer has no negation
+    if (b == -1) return subtract(0, a);  // the CPU traps if it divides the smallest integer by -1
     const int64_t quotient = a / b;
     return quotient - (quotient * b != a && (a < 0) != (b < 0));
 }
@@ -88,7 +88,7 @@ double modulo(double a, double b) {
     if (rest == 0.0) return std::copysign(0.0, b);
     return (rest < 0.0) != (b < 0.0) ? rest + b : rest;
 }
-// Python and NumPy also subtract the remainder before they divide and round.
+// Subtract the remainder before dividing and rounding, like Python and NumPy.
 double floor_divide(double a, double b) {
     if (b == 0.0) return 0.0;
     const double quotient = (a - modulo(a, b)) / b;
