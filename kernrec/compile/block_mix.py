@@ -114,12 +114,12 @@ class MachineLowering:
 
 
 def _form(code: MachineCode) -> tuple[object, ...]:
-    """Return a key of machine code without its literals. The decoded instructions depend only on the key."""
+    """Return a key of machine code that omits literals. Codes with equal keys have equal decoded instructions."""
     low, high = np.frombuffer(code.content, "<u8").reshape(-1, 2).T
     is_branch = low & 0x1E0 == 0x140
-    # In the first form, bits above the opcode are the register of a factor. Only branches need further bits.
+    # In form 1, bits 32 to 39 are the register of a factor (see `opcode_of`). Only branches need higher bits.
     of_low = np.where(is_branch, _bits(64), np.where(low & 0xE00 == 0x200, _bits(40), _bits(32)))
-    # Some bits are the number of bytes of loads and stores, but the literal of LEA and ULEA.
+    # Bit 11 belongs to the size field of loads and stores, but to the literal of LEA and ULEA.
     of_high = np.where(is_branch, _bits(18), np.where(low & 0x17F == 0x11, _bits(11), _bits(12)))
     return (low & of_low).tobytes(), (high & of_high).tobytes(), code.lines, code.labels, code.slow_paths, code.sm
 

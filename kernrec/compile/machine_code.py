@@ -24,7 +24,7 @@ _TEXT, _LINES = ".text.", ".nv_debug_line_sass"
 _BYTES = 16
 """Bytes per machine instruction."""
 _LINE = "i"
-"""Type code of PTX lines in arrays."""
+"""Type code of `array` for PTX lines."""
 _SUBROUTINE, _SLOW_PATH = "$", "slowpath"
 """First character of the names of subroutines that the assembler adds, and a part of the names of slow paths."""
 LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})

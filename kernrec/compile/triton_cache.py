@@ -1,6 +1,6 @@
-"""Write the files of a compilation for Triton, which finds the class through the variable TRITON_CACHE_MANAGER.
+"""Store the results of a compilation for Triton, which loads the class named in TRITON_CACHE_MANAGER.
 
-Triton's own class also prints the code of each stage, and creates a folder for each file.
+Triton's own class also converts the code of each stage to text, and creates a folder for each file.
 """
 
 import os
@@ -12,7 +12,7 @@ _RESULTS = (".ptx", ".cubin", ".json")
 
 
 class ResultFiles(FileCacheManager):  # type: ignore[misc]
-    """Files of one compilation. The files of intermediate code are empty, unless Triton dumps the code for a user."""
+    """Files of one compilation. Files of intermediate code are empty unless Triton dumps the code for the user."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         super().__init__(key, override, dump)

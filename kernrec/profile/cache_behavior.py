@@ -150,7 +150,7 @@ def wave_metrics(
     """Return the metrics `wave.<buffer>.<n>`, or none if the grid is small or neighboring blocks share few reads.
 
     Args:
-        options: options of the block's sample. Its `budget` is the maximum number of PTX instructions of a block.
+        options: options of the sample's emulation. `budget` is the maximum number of PTX instructions of a block.
         next_is_new: fraction of a block's reads that the next block does not repeat, by buffer.
         busy: number of blocks with work at the start of the grid, or None for all blocks.
         wanted: buffers that the metrics must cover.
@@ -170,8 +170,8 @@ def wave_metrics(
         """Return whether no run can read all `wanted` buffers, so that only the longest run is needed."""
         return _can_be_repeated(function, launch) and not _can_be_read(function, launch).issuperset(wanted)
 
-    # The analysis is slow, so do it only if the first run does not suffice. With atomics, which the engine also counts
-    # as reads, the first run may suffice by mistake.
+    # The analysis is slow, so do it only if the first run does not suffice. If the kernel has atomics, do it now: the
+    # engine counts them as reads, so the first run may seem to suffice.
     is_long = any(ins.opcode in ("atom", "red") for ins in function.instructions) and can_never_suffice()
     # Emulate up to barrier 0, then 1, 2, 4, ... until all `wanted` buffers were read, but at most up to barrier `most`.
     most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0

@@ -91,7 +91,7 @@ class _EmulationTasks:
         return len(self._configs)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
-        """Start a task for a config unless an equal task exists. Yield the result if it is cached."""
+        """Add a task for a config unless an equal task exists. Yield the result if it is available."""
         kernel, target = self._kernel, self._target
         try:
             launches = bind_launches(kernel, config, target.problem, target.sm)
@@ -116,10 +116,10 @@ class _EmulationTasks:
                     self._start(self._idle.pop())
 
     def _start(self, process: int) -> None:
-        """Start a waiting task for an idle process. Leave forms that other processes have emulated to these processes.
+        """Start a waiting task for an idle process. Prefer forms that the process emulated last, then new forms.
 
         Args:
-            process: ID of the idle process, or 0 if the process has not started.
+            process: ID of the idle process, or 0 if unknown, such as before its first task.
         """
         last, target = self._last, self._target
         form = max(self._waiting, key=lambda form: (last.get(form) == process, form not in last))
@@ -146,7 +146,7 @@ class _EmulationTasks:
                 self._idle.append(process)
 
     def close(self) -> None:
-        """Drop waiting tasks, so that running tasks start no more of them."""
+        """Drop waiting tasks, so that none starts after a running task ends."""
         with self._lock:
             self._waiting.clear()
 

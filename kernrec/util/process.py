@@ -233,7 +233,7 @@ def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable
     return results[0]
 
 
-# By default, Python collects garbage after 700 new objects. Cached analyses of PTX are many objects, but no garbage.
+# By default, Python collects garbage after 700 new objects. Cached analyses of PTX are many objects that stay in use.
 _COLLECT_AFTER = 100_000
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
 _KEPT_BYTES = 2**30

@@ -49,7 +49,7 @@ def test_unrolled_loop_has_the_instruction_counts_of_one_trip(limit, sm):
 
 
 @pytest.mark.parametrize("sm", [75, 90, 120])
-def test_machine_code_of_one_form_has_equal_decoded_instructions(nvrtc, sm):
+def test_equal_forms_of_machine_code_have_equal_decoded_instructions(nvrtc, sm):
     cubin = compile_alone(CompileJob(beside(__file__, "many_opcodes.cu"), sm)).cubin
     code, random = read_machine_code(cubin, sm)["k"], Random(sm)
     equal = 0

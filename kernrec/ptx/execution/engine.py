@@ -151,7 +151,7 @@ class _Encoder:
         """Encode the operands of an instruction.
 
         Args:
-            rows: encoded operands by id, because many instructions share an operand. All these operands must exist.
+            rows: encoded operands by id, because many instructions share operands. The operands must stay alive.
         """
         encoded: list[int] = []
         for operand in ins.operands:

@@ -92,9 +92,9 @@ class EmulationOptions:
     checked: CheckedMemory | None = None
     """Checks that report errors without stopping the emulation, or None for no checks."""
     watched: Sequence[int] = ()
-    """Linear numbers of thread blocks whose global memory accesses are recorded. Their order is lost without `count`.
+    """Linear numbers of thread blocks whose global memory accesses are recorded, in order only if `count` is true.
 
-    The engine then also counts `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and
+    If there are any, the engine also counts `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and
     `global.<buffer>.atomic_turns` (how often a lane waits because another lane uses the same sector).
     """
     results: bool = True

@@ -99,15 +99,15 @@ def parse(text: str, *, verified: bool = True) -> Module:
 
 @lru_cache(maxsize=32)
 def _parsed_before(masked: bytes) -> list[tuple[str, Module]]:
-    """Return a list for the last text whose hash without literals is `masked`, with the checked module."""
+    """Return a list to update: empty, or the last text whose hash without literals is `masked`, and its module."""
     return []
 
 
 def _changed(before: str, module: Module, text: str) -> Module | None:
-    """Change the literals of a module with a single function. Share all other instructions.
+    """Return a copy of a module with the literals of another text. Share all instructions that do not change.
 
     Args:
-        before: text of the module.
+        before: text of the module. It has a single function.
         text: text that differs from `before` only in literals.
 
     Returns:

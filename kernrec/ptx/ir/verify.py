@@ -34,7 +34,7 @@ def verify(module: Module, checked: Module | None = None) -> None:
     """Check every function of a module. Raise a `ParseError` with the line if an instruction is wrong.
 
     Args:
-        checked: valid module that differs only in literals. Instructions that both modules share are not checked again.
+        checked: valid module that differs only in literals. Skip instructions that both modules share.
     """
     for name, function in module.functions.items():
         check = _FunctionCheck(module, function)

@@ -65,7 +65,7 @@ ret;
 
 
 @pytest.mark.parametrize("second", [(8, 4), (12, 4), (8, 12), (12, 12)])
-def test_text_that_differs_only_in_literals_is_parsed_as_if_it_were_the_first(second):
+def test_parse_returns_the_same_module_with_and_without_a_cached_text(second):
     texts = [HEAD + SCALED.format(*literals) for literals in ((8, 4), second)]
     expected = []
     for text in texts:
