@@ -331,13 +331,31 @@ const Registration kTestNumbers({"testp"}, [](Decoder& decoder, const Source& in
 
 // Conversions: frequent ones as vector code, all others lane by lane.
 
+template <class T>
+constexpr auto kToInteger = [](float value) {  // toward 0, clamped; NaN becomes 0
+    const double whole = std::trunc(double(value));
+    if (std::isnan(whole)) return T(0);
+    if (whole >= double(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
+    if (whole <= double(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
+    return T(whole);
+};
+
 // Return vector code for a frequent conversion, or null.
 Run fast_conversion(const Conversion& form) {
     const NumberType to = form.to, from = form.from;
     if (form.flushes || form.saturates || form.relu || form.is_pair) return nullptr;
     if (from < NumberType::kF16 && to < NumberType::kF16)
         return cast_run(number_bits(from), number_bits(to), number_name(from)[0] == 's');
+    if (form.to_integral && form.rounding == Rounding::kZero && from == NumberType::kF32) {
+        if (to == NumberType::kS32) return Lanewise<kToInteger<int32_t>, int32_t, float>::run;
+        if (to == NumberType::kU32) return Lanewise<kToInteger<uint32_t>, uint32_t, float>::run;
+    }
     if (form.rounding != Rounding::kNearestEven || form.to_integral) return nullptr;
+    if (to == NumberType::kF32 && from >= NumberType::kS32 && from <= NumberType::kU64)
+        return for_integer<int32_t, uint32_t, int64_t, uint64_t>(
+            number_name(from), [](auto f) -> Run { return Lanewise<kSame, float, decltype(f)>::run; });
+    if (to == NumberType::kF32 && from == NumberType::kF64) return Lanewise<kSame, float, double>::run;
+    if (to == NumberType::kF64 && from == NumberType::kF32) return Lanewise<kSame, double, float>::run;
     if (to == NumberType::kF16 && from == NumberType::kF32) return Lanewise<kToF16, Half, float>::run;
     if (to == NumberType::kF32 && from == NumberType::kF16) return Lanewise<kToF32, float, Half>::run;
     return nullptr;

@@ -39,6 +39,7 @@ constexpr auto kDecode = [](Type type, int bits, const uint8_t* codes, int count
         default: break;
     }
     const float* const values = small_values(type);
+    if (number_bits(type) == 8) return each(uint8_t(), [values](uint8_t code) { return values[code]; });
     const int lowest = type == Type::kE2m1 && bits == 8 ? 2 : 0;  // an e2m1 in its own byte is in bits 2 to 5
     const int mask = (1 << number_bits(type)) - 1;
     for (int i = 0; i < count; ++i) {
