@@ -222,7 +222,8 @@ constexpr auto kCompute = [](Block* block, const Demand* demand, const Device* d
     }
     block->combine_pipes(*device);
     const Lanes& turns = block->total[kInTurn];
-    if (*std::max_element(turns, turns + kLanes) > 0.0) block->add_waits<true>(*device);
+    if (std::any_of(turns, turns + kLanes, [](double turn_clk) { return turn_clk > 0.0; }))
+        block->add_waits<true>(*device);
     else block->add_waits<false>(*device);
     block->find_bottleneck();
 };

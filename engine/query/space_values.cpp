@@ -324,7 +324,7 @@ std::vector<int64_t> Space::valid(Problem* problem, std::vector<int64_t> rows) {
         }
         if (number != kScalar) filter(domain, tested_ == kEveryRow ? rows : first);
     }
-    if (tested_ == kEveryRow) return rows;
+    if (tested_ <= kEveryRow) return rows;
     truths.assign(tested.first.size(), 0);
     for (const int64_t row : first) truths[tested.index[row]] = 1;
     filter(tested, rows);

@@ -65,31 +65,23 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a position outside": lambda: costs(integers(0, 1)).fill(0, 1, integers(1), np.ones((7, 2)), quantities(1)),
     "a position of launches outside": lambda: costs(integers(0, 1)).launches(0, 2),
     "costs of other shapes": lambda: query.pareto_front(np.ones(2), np.ones(1)),
-    "points outside": lambda: candidates(np.ones((1, 2)), np.ones((1, 2))).recommended(
-        (1, 1, np.inf, np.inf, -1), 1, True, True, False, SOURCES
-    ),
+    "points outside": lambda: candidates(*np.ones((2, 1, 2))).recommended(
+        (1, 1, np.inf, np.inf, -1), 1, True, True, False, SOURCES),
     "a kernel outside": lambda: costs(integers(0, 1)).fill(1, 0, integers(0), np.ones((7, 2)), quantities(1)),
     "too few leaves": lambda: query.Trees(1, 3, 0, np.zeros(0, np.uint16), TREE, 0.0),
     "missing values that a reader does not know": lambda: query.Reader(
-        query.Trees(1, 1, 1, np.zeros(1, np.uint16), np.array([0, 1, 2], np.float32), 0.0),
-        np.zeros((1, 1), np.float32), integers(), integers(), integers(),
+        query.Trees(1, 1, 1, np.zeros(1, np.uint16), np.arange(3, dtype="f4"), 0.0), TREE[:1, None], *[integers()] * 3
     ),
-    "a split on a missing feature": lambda: query.Trees(
-        1, 8, 1, np.full(8, 2, np.uint16), np.zeros(24, np.float32), 0.0
-    ),
+    "a split on a missing feature": lambda: query.Trees(1, 8, 1, np.full(8, 2, np.uint16), np.zeros(24, "f4"), 0.0),
     "a child outside": lambda: compact_trees(inner=[0b11000000]),
     "a split without a cut": lambda: compact_trees(cut=[1]),
-    "a place that wraps": lambda: query.Reader(
-        compact_trees(), np.zeros((1, 1), np.float32), integers(0), integers(2**63 - 1), integers(),
-    ),
+    "a huge place": lambda: query.Reader(compact_trees(), TREE[:1, None], integers(0), integers(2**63 - 1), integers()),
     "sizes of no problem": lambda: query.MoreItems([], 1, 0, 0, 16),
     "a size of no dimension": lambda: query.MoreItems([1.0, 2.0], 1, 2, 0, 16),
     "a bound without features of its sizes": lambda: query.Bound((), {}, np.ones((6, 1)), np.ones((1, 1)), 1, 1),
     "no space": lambda: query.Problem(None, {}, {}, False, 0.0, 0.0),
     "no trees": lambda: query.Reader(None, np.zeros((1, 1), np.float32), integers(), integers(), integers()),
-    "a tensor that does not exist": lambda: query.Access(
-        integers(3), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)
-    ),
+    "no tensor": lambda: query.Access(integers(3), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)),
     "an array of another type": lambda: query.least_seconds(np.zeros((51, 1), np.float32), 1.0, 1.0, np.zeros(1)),
     "quantities without all rows": lambda: query.least_seconds(np.zeros((3, 1)), 1.0, 1.0, np.zeros(1)),
     "a variant outside": lambda: query.launch_times(
@@ -97,6 +89,11 @@ REFUSED: dict[str, Callable[[], object]] = {
         integers(-1), np.ones((11, 1)), np.empty((len(PIPES), 1)), np.empty((8, 1)),
     ),
 }  # fmt: skip
+
+
+def test_space_without_configs_has_no_runnable_config():
+    space = query.Space({"a": integers(1)}, np.empty((0, 1), np.int64), {}, {}, [], [literal(1)], 9)
+    query.Problem(space, {}, {}, False, 1.0, 1.0).test(np.empty(0, np.bool_))
 
 
 def test_costs_of_two_problems_computed_together_equal_separate_costs():
@@ -124,12 +121,15 @@ def test_nan_input_at_a_leaf_does_not_read_beyond_the_tree(bits):
 
 
 @pytest.mark.parametrize("figure", [0.0, -1.0, 1e300, np.inf, np.nan])
-def test_nan_infinite_or_negative_launch_inputs_do_not_crash_the_engine(figure):
-    work, times = np.full((13, 1), figure), np.zeros((8, 1))
-    demand = np.full((1, 2, len(QUANTITIES)), figure)
+def test_nan_infinite_or_negative_launch_inputs_do_not_change_other_launches(figure):
+    rates = [*[1.0] * (len(QUANTITIES) - 1), 1e6]  # warps take turns
+    demand = np.stack([np.full((2, len(QUANTITIES)), figure), [rates] * 2])
     device = query.Device(*[1.0] * 7, True, 1.0, 1.0)
-    query.launch_times(demand, device, 1, integers(0), work, np.empty((len(PIPES), 1)), times)
-    assert times.dtype == np.float64
+    alone, beside = np.empty((8, 1)), np.empty((8, 2))
+    work = np.array([[figure, 0.0 if row == 8 else 1.0] for row in range(13)])  # 8: `overlapped`
+    query.launch_times(demand, device, 1, integers(1), work[:, 1:].copy(), np.empty((len(PIPES), 1)), alone)
+    query.launch_times(demand, device, 1, integers(0, 1), work, np.empty((len(PIPES), 2)), beside)
+    np.testing.assert_array_equal(beside[:, 1:], alone)
 
 
 @pytest.mark.parametrize(("other", "reason"), [(False, "not compiled"), (True, "of another version")])
