@@ -78,7 +78,7 @@ def rows_of(
     arguments = bounds_of(query), first, query.each_config, of_op, other_kind, SOURCES
     rows = candidates.in_engine.recommended(*arguments)
     picked: tuple[list[Row], list[Row], tuple[float, float]] = reachable(rows, query, candidates.gpu.name)
-    if isinf(picked[2][0]):
+    if not picked[0] or isinf(picked[2][0]):
         raise KernrecError(f"every predicted time of {candidates.problem.key} is impossible on {candidates.gpu.name}")
     return picked
 
