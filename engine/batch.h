@@ -221,7 +221,6 @@ class Batch {
         std::optional<int64_t> expected;  // threads; no value: all threads of the block
         std::vector<Waiting> waiting;
     };
-    bool is_live(uint32_t lane) const { return live_[lane / kWarp] >> lane % kWarp & 1; }
     void count_live();
     void diverge();
     void execute(const BasicBlock& block);
