@@ -145,6 +145,8 @@ class _Encoder:
             if ins is not before:
                 numbers = self._operands(ins, rows)
                 operands[start : start + len(numbers)] = numbers
+        if len(self._symbols) > len(code.symbols):  # The arguments of a call are a symbol, which may contain literals.
+            return _Encoder(function).code()
         return code._replace(operands=operands)
 
     def _operands(self, ins: Instruction, rows: dict[int, list[int]]) -> list[int]:

@@ -118,7 +118,7 @@ _INSTRUCTION = re.compile(
 _OPERANDS = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,{}\[\]()]+)\s*,?")
 _BRACKET = re.compile(r"[][(){}]")
 _BRACE = re.compile(r"\s*([{}])")
-_LABEL = re.compile(r"\s*([\w$%]+)\s*:(?!:)")
+_LABEL = re.compile(r"\s*([A-Za-z_$%][\w$%]*)\s*:(?!:)")
 _TABLE = re.compile(r"\s*\.branchtargets\s+([^;]*);")
 _PROTOTYPE = re.compile(r"\s*\.call(?:prototype|targets)\b[^;]*;")
 _LOCATION = re.compile(r'\s*\.(?:loc|file)\b(?:[^\n;"]|"[^"\n]*"?)*;?')
@@ -129,7 +129,7 @@ LONGEST_KEPT = 512  # Maximum characters of a statement that `read_instruction` 
 _VARIABLES = (".shared", ".local", ".global", ".const", ".param")
 _IGNORED = (".pragma", ".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".noreturn")
 
-_REGISTER = re.compile(r"[%\w$]+(?:<\d{1,18}>)?")
+_REGISTER = re.compile(r"[A-Za-z_$%][\w$%]*(?:<\d{1,18}>)?")
 _MOST_SCOPES = 64
 _LAST = ("ret", "exit", "bra", "trap")
 

@@ -56,8 +56,9 @@ _FUNCTION = re.compile(
     r"(?:\.\w+\s+)*?\.(entry|func)\s*(?:\(([^)]*)\)\s*)?([\w$%]+)\s*(?:\((.*?)\))?\s*((?:\.\w.*)?)$", re.DOTALL
 )
 _STATED = re.compile(r'\s*(\.(?:version|target|address_size|file))\b((?:[^\n;"]|"[^"\n]*"?)*);?')
-_LITERAL = re.compile(r"[ \t+\[-](?:[2-9]|[1-9]\d{1,8})(?![\w.])")
+_LITERAL = re.compile(r"[1-9](?<=[ \t+\[-].)(?:\d{1,8}|(?<!1))(?![\w.])")
 _DIRECTIVE = re.compile(r"\.(\w+)\s+([\d,\s]+)")
+_SHARED = re.compile(r"\.shared\s")
 _LARGEST_KEPT = 1 << 16  # Maximum characters of a text that is kept to parse similar texts, to limit memory.
 _DEBUG_SECTION = re.compile(r"\s*\.section\b[^{]*(?:\{[^}]*\}?)?")
 
@@ -114,6 +115,11 @@ def _changed(before: str, module: Module, text: str) -> Module | None:
         Module of `text`, or None if the whole text must be parsed.
     """
     (function,) = module.functions.values()
+    all_variables = (*module.variables.values(), *function.variables.values())
+    shared = [variable.name for variable in all_variables if variable.space == "shared"]
+    # Block comments and names that are declared twice hide which line counts.
+    if "/*" in text or len(_SHARED.findall(text)) != len(set(shared)):
+        return None
     instructions, variables, directives = [*function.instructions], {**function.variables}, {**function.directives}
     places = {ins.line: place for place, ins in enumerate(instructions)}
     for number, lines in enumerate(zip(before.split("\n"), text.split("\n"), strict=True), 1):
@@ -126,16 +132,20 @@ def _changed(before: str, module: Module, text: str) -> Module | None:
         try:
             if place is not None and instructions[place].text == old:
                 ins, same = read_instruction(new), read_instruction(old)
-                # Operands differ if the parser renamed registers of nested scopes.
-                if ins is None or same is None or same.operands != instructions[place].operands:
+                # The parser renames registers of nested scopes.
+                if ins is None or same is None or same.at(number) != instructions[place]:
                     return None
                 instructions[place] = ins.at(number)
-            elif old.startswith(".shared") and (variable := read_variable(old[:-1])).name in variables:
-                variables[variable.name] = read_variable(new[:-1])
-            elif (named := _DIRECTIVE.fullmatch(new)) is not None and named[1] in directives:
-                directives[named[1]] = _numbers(named[2])
-            else:
+            elif old[:7] == ".shared" and (declared := read_variable(old.removesuffix(";"))) in variables.values():
+                variables[declared.name] = read_variable(new.removesuffix(";"))
+            elif (
+                (named := _DIRECTIVE.fullmatch(old)) is None
+                or directives.get(named[1]) != _numbers(named[2])
+                or text.count(f".{named[1]}") > 1
+            ):
                 return None
+            else:
+                directives[named[1]] = _numbers(new.split(maxsplit=1)[1])
         except ValueError:
             return None
     changed = replace(function, instructions=instructions, variables=variables, directives=directives)

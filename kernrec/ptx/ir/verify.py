@@ -36,9 +36,9 @@ def verify(module: Module, checked: Module | None = None) -> None:
     Args:
         checked: valid module that differs only in literals. Skip instructions that both modules share.
     """
-    for name, function in module.functions.items():
+    valid = {id(ins) for function in checked.functions.values() for ins in function.instructions} if checked else ()
+    for function in module.functions.values():
         check = _FunctionCheck(module, function)
-        valid = frozenset(map(id, checked.functions[name].instructions if checked else ()))
         for ins in function.instructions:
             try:
                 if id(ins) not in valid:

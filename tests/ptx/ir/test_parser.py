@@ -77,6 +77,19 @@ def test_parse_returns_the_same_module_with_and_without_a_cached_text(second):
     assert (first[0] is changed[0]) == (second[1] == 4), "a module with changed literals shares instructions"
 
 
+@pytest.mark.parametrize("kernel", [
+    "f() .maxntid {},\n1, 1\n{{ ret; }}", "f() .maxntid 9\n.maxntid {}\n.maxntid 64\n{{ ret; }}",
+    "f()\n/*\n.maxntid {}\n*/ .maxntid 64 {{ ret; }}", "f() {{\n.shared .b8 a[{}];\n.shared .b8 a[16];\nret;\n}}",
+    "f() {{ .reg .b32 %r; {{ .reg .pred p; setp.eq.u32 p, %r, 0;\n@p mov.u32 %r, {};\n}} ret; }}", "{}() {{ ret; }}",
+])  # fmt: skip
+def test_changed_literal_is_read_as_in_a_new_text(kernel):
+    texts = [HEAD + ".entry " + kernel.format(literal) for literal in (4, 8)]
+    expected = parse(texts[1])
+    _parsed_before.cache_clear()
+    parse(texts[0])
+    assert parse(texts[1]) == expected
+
+
 @pytest.mark.parametrize(("text", "operand"), [
     ("0f3F800000", Immediate(0x3F800000, "f32")), ("0d3FF0000000000000", Immediate(0x3FF0000000000000, "f64")),
     ("-5", Immediate(-5, "int")), ("0xFFu", Immediate(255, "int")), ("017", Immediate(15, "int")),
