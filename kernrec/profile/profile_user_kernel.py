@@ -6,9 +6,9 @@ profile is yielded immediately, so that an interrupted run can be continued.
 
 import os
 from collections.abc import Collection, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -60,13 +60,12 @@ def profile_configs(
 
 
 _TaskKey = tuple[str, ...]
-_Form = str | tuple[bytes, ...]
 
 
-def _form(compiled: Compiled) -> _Form:
-    """Return a key that is equal for most configs whose PTX differs only in literals."""
+def _form(compiled: Compiled) -> int:
+    """Return a hash that is equal for most configs whose PTX differs only in literals."""
     code = compiled.code or {}
-    return tuple(each.lines for each in code.values()) or compiled.ptx_hash
+    return hash(tuple(each.lines for each in code.values()) or compiled.ptx_hash)
 
 
 class _EmulationTasks:
@@ -77,13 +76,13 @@ class _EmulationTasks:
         self._target = target
         self._processors = processors
         self._cache = EmulationCache(kernel, target.problem, target.budget)
-        self._waiting: dict[_Form, list[tuple[_TaskKey, Config, Compiled]]] = {}
+        self._waiting: dict[int, list[tuple[_TaskKey, Config, Compiled]]] = {}
         self._running: dict[Future[tuple[int, Emulated]], _TaskKey] = {}
         # Configs of each waiting or running task.
         self._configs: dict[_TaskKey, list[Config]] = {}
         self._done: dict[_TaskKey, Emulated] = {}
         # Process that emulated each form last. It has cached analyses of the form (see `cached_by_form`).
-        self._last: dict[_Form, int] = {}
+        self._last: dict[int, int] = {}
         self._idle = [0] * processors.count
         self._lock = RLock()  # Protects the waiting tasks and idle processes.
 
@@ -128,16 +127,22 @@ class _EmulationTasks:
         if not self._waiting[form]:
             del self._waiting[form]
         dims, plain = dict(target.problem.dim), (target.sm, target.folder, target.budget)
-        task = self._processors.submit(
-            _sample, self._kernel, config, target.problem.dtype, target.problem.layout, dims, plain, compiled
-        )
+        try:
+            task = self._processors.submit(
+                _sample, self._kernel, config, target.problem.dtype, target.problem.layout, dims, plain, compiled
+            )
+        except Exception as error:  # `collect` raises the error, because only the main thread can report it.
+            task = Future()
+            task.set_exception(error)
         self._running[task] = key
         task.add_done_callback(lambda done: self._next(form, done))
 
-    def _next(self, form: _Form, done: "Future[tuple[int, Emulated]]") -> None:
+    def _next(self, form: int, done: "Future[tuple[int, Emulated]]") -> None:
         """Start the next task. The executor's thread calls this, because the main thread may wait for the compiler."""
-        # If the executor is closed or broken, `collect` raises an error or is not called again.
-        with self._lock, suppress(RuntimeError, CancelledError):
+        # Do not wait for a lock if the executor is broken, because it holds its own lock, which `submit` needs.
+        if done.cancelled() or not isinstance(done.exception(), MemoryError | None):
+            return
+        with self._lock:
             process = 0 if done.exception() else done.result()[0]
             self._last[form] = process
             if self._waiting:
@@ -153,7 +158,8 @@ class _EmulationTasks:
     def collect(self) -> Iterator[Outcome]:
         """Wait for a task. Yield the results of finished tasks."""
         try:
-            for future in wait(self._running, return_when=FIRST_COMPLETED).done:
+            done = wait(self._running, return_when=FIRST_COMPLETED).done
+            for future in sorted(done, key=lambda future: future.exception() is not None):  # Keep results first.
                 yield from self._finish(self._running.pop(future), future)
         except BrokenProcessPool:
             raise KernrecError(

@@ -3,6 +3,7 @@
 import json
 import os
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from kernrec.compile.compiled import COUNTS, Compiled, Resources
 from kernrec.compile.pool import Processors, processors_of
+from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.profile import emulation_cache
@@ -84,6 +86,32 @@ def test_equal_ptx_with_other_machine_code_is_emulated_again(kernel, monkeypatch
             outcomes = [*tasks.add({"threads": 64}, replace(code(16), cubin=cubin)), *tasks.collect()]
             assert not isinstance(outcomes[0], ProfileFailure)
     assert len(submitted) == emulated
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_error_of_a_waiting_task_is_raised(kernel, monkeypatch, breaks):
+    started: list[Future[tuple[int, list[LaunchProfile]]]] = []
+
+    def submit(*_: object) -> Future[tuple[int, list[LaunchProfile]]]:
+        assert not started or not breaks, "Python 3.12 waits forever if a callback of a broken executor starts a task"
+        if started:
+            raise KernrecError("a new process died")
+        started.append(Future())
+        return started[0]
+
+    monkeypatch.setattr(Processors, "submit", submit)
+    with processors_of(1) as processors:
+        tasks = _EmulationTasks(kernel, ProfileTarget(problem(kernel), 80), processors)
+        for threads in (64, 128):
+            assert not [*tasks.add({"threads": threads}, code(16))]
+        if breaks:
+            started[0].set_exception(BrokenProcessPool())
+        else:
+            started[0].set_result((1, profiles(code(16))))
+        results = tasks.collect()
+        assert breaks or next(results)[0] == [{"threads": 64}]  # type: ignore[index]
+        with pytest.raises(KernrecError, match="process died"):
+            next(results)
 
 
 def test_other_architecture_is_compiled_but_not_emulated(kernel, monkeypatch):
