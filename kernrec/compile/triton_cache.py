@@ -8,7 +8,7 @@ from typing import Any
 
 from triton.runtime.cache import FileCacheManager
 
-_RESULTS = (".ptx", ".cubin", ".json")
+_INTERMEDIATE = (".source", ".ttir", ".ttgir", ".llir")
 
 
 class ResultFiles(FileCacheManager):  # type: ignore[misc]
@@ -20,8 +20,10 @@ class ResultFiles(FileCacheManager):  # type: ignore[misc]
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
         """Write a file, and return its path."""
+        if self._is_dump:
+            return str(super().put(data, filename, binary))
         path = os.path.join(self.cache_dir, filename)
         with open(path, "wb") as file:
-            if self._is_dump or filename.endswith(_RESULTS):
+            if not filename.endswith(_INTERMEDIATE):
                 file.write(data if isinstance(data, bytes) else str(data).encode())
         return path

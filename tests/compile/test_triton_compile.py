@@ -74,6 +74,9 @@ def test_triton_stores_intermediate_code_only_in_dumps(monkeypatch, tmp_path):
         files = {Path(p).suffix: content for p, content in stored.items() if p.startswith(str(tmp_path)) == is_dump}
         assert files[".cubin"] == compiled.cubin
         assert (b"tt.load" in files[".ttir"]) == is_dump
+    with _set_up(str(tmp_path)):
+        module = ResultFiles("driver").put(b"ELF", "cuda_utils.so")
+    assert Path(module).read_bytes() == b"ELF", "Triton compiles modules of its driver if a source uses the GPU"
 
 
 def test_compile_error_names_the_line_in_its_function():
