@@ -243,7 +243,7 @@ class CompileCache:
             return None
         try:
             return _decode(self._path(self.folder, key).read_bytes())
-        except (OSError, ValueError, KeyError, TypeError, zlib.error):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error):
             return None
 
     def put(self, key: str, result: Result) -> None:
@@ -288,6 +288,10 @@ def _decode(data: bytes) -> Result:
     code, place = {}, 0
     for name, (size, of_lines, labels, slow_paths, sm) in fields["code"].items():
         content, lines = binary[place : place + size], binary[place + size : place + size + of_lines]
+        # Instructions of 16 bytes are decoded later, and each has a line of 4 bytes.
+        numbers = (*labels, *slow_paths, sm)
+        if not (len(content) == size == 4 * len(lines) and size % 16 == 0 and all(type(n) is int for n in numbers)):
+            raise ValueError(f"damaged machine code of {name}")
         code[name] = MachineCode(content, lines, tuple(labels), tuple(slow_paths), sm)
         place += size + of_lines
     return Compiled(fields["ptx"], binary[place:], resources, fields["compiler"], fields["log"], code or None)

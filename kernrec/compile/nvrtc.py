@@ -226,9 +226,9 @@ def _key_without_code(job: CompileJob) -> str:
 
 @once
 def decoder_hash() -> str:
-    """Return a hash of the sources that decode machine code, because cached results contain decoded instructions."""
+    """Return a hash of the source that reads cubins, because cached results contain their code and line tables."""
     folder = Path(__file__).parent
-    return files_hash(folder, [folder / "machine_code.py", folder / "opcodes.py"])
+    return files_hash(folder, [folder / "machine_code.py"])
 
 
 def cache_key(job: CompileJob) -> str:

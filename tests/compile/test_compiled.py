@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zlib
 
 import pytest
 from hypothesis import given
@@ -59,7 +60,13 @@ def test_cache_returns_the_stored_value(cache):
     assert [path.name for path in stored(cache)] == ["ab12.z"]
 
 
-@pytest.mark.parametrize("damage", [b"", b"garbage", None])
+_CODE = b'{"resources": {}, "ptx": "", "compiler": "", "log": "", "code": {"k": %s}}\n0123456789012345'
+
+
+@pytest.mark.parametrize("damage", [
+    b"", b"garbage", None, zlib.compress(b'{"resources": []}'), zlib.compress(b"[" * 100_000),
+    *(zlib.compress(_CODE % size) for size in (b"[16, 4, [], [], 8]", b"[12, 3, [], [], 8]", b"[0, 0, [0.5], [], 8]")),
+])  # fmt: skip
 def test_damaged_entry_is_treated_as_missing_and_replaced(cache, damage):
     cache.put("ab12", RESULT)
     (file,) = stored(cache)
