@@ -89,10 +89,15 @@ def known_opcodes() -> frozenset[str]:
     return frozenset(module().opcodes())
 
 
+_LARGEST_KEPT = 4096  # Maximum instructions of a function that is kept to encode similar functions, to limit memory.
+
+
 @cached_analysis
 def encoded(function: Function) -> Code:
     """Encode a function. If a function that differs only in literals was encoded before, encode only the changes."""
     memo, encoder = function.form_memo, _Encoder(function)
+    if len(function.instructions) > _LARGEST_KEPT:
+        return encoder.code()
     before: tuple[_Encoder, Code] | None = memo.get(_Encoder)
     if before is None:
         before = memo[_Encoder] = encoder, encoder.code()

@@ -4,6 +4,7 @@ Instructions without an entry in `signatures` are only checked for undeclared re
 """
 
 import re
+from dataclasses import replace
 
 from kernrec.ptx.ir.operand import (
     BITS,
@@ -64,7 +65,8 @@ class _FunctionCheck:
     def __init__(self, module: Module, function: Function) -> None:
         parameters = (v.name for v in (*function.parameters, *function.returns))
         self._symbols = {*module.variables, *module.functions, *function.variables, *parameters}
-        self._types: _RegisterTypes = function.form_memo.setdefault(_RegisterTypes, _RegisterTypes(function))
+        declared = replace(function, instructions=[])  # All functions of a form keep these types, but not the code.
+        self._types: _RegisterTypes = function.form_memo.setdefault(_RegisterTypes, _RegisterTypes(declared))
 
     def check(self, ins: Instruction) -> None:
         if ins.predicate is not None and self._type(ins.predicate[0]) != "pred":

@@ -1,5 +1,6 @@
 """Test that the parser and the verifier accept compilers' PTX, and name the position of each error in one line."""
 
+import gc
 import pickle
 import tomllib
 from weakref import ref
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from kernrec.errors import KernrecError
 from kernrec.ptx import KernelLaunch, ParseError, emulate, parse
 from kernrec.ptx.analysis import issue_cost
+from kernrec.ptx.execution.engine import encoded
 from kernrec.ptx.ir.function_parser import read_operand
 from kernrec.ptx.ir.operand import (
     BITS,
@@ -88,6 +90,16 @@ def test_changed_literal_is_read_as_in_a_new_text(kernel):
     _parsed_before.cache_clear()
     parse(texts[0])
     assert parse(texts[1]) == expected
+
+
+def test_large_function_is_not_kept_for_similar_texts():
+    adds = "add.u32 %r1, %r1, 7;\n" * 5000
+    function = parse(f"{HEAD}.entry large() {{\n.reg .b32 %r<2>;\n{adds}ret;\n}}").functions["large"]
+    encoded(function)
+    reference = ref(function)
+    del function
+    gc.collect()
+    assert reference() is None
 
 
 @pytest.mark.parametrize(("text", "operand"), [
