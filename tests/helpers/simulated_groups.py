@@ -19,28 +19,13 @@ def simulated_inputs(count: int, seed: int, gpu: str = "rtx4090") -> ModelInputs
     flops, moved = np.exp(draw.uniform(20, 26)), np.exp(draw.uniform(12, 17))  # DRAM takes less than the latency
     tunables = {"tile": draw.choice([16, 32, 64], count), "stages": draw.choice([1, 2, 3], count)}
     return ModelInputs.of(
-        find_gpu(gpu),
-        tunables,
-        count,
-        flops=flops,
-        bytes=moved,
-        latency_s=latency,
-        power_w=power,
-        threads=draw.choice([64, 128, 256], count).astype(float),
-        blocks=draw.integers(10, 5000, count).astype(float),
-        resident=draw.integers(1, 8, count).astype(float),
-        registers=draw.integers(32, 200, count),
-        shared_bytes=draw.integers(0, 40000, count).astype(float),
-        pipe_s=pipes,
-        busy_s=pipes.max(axis=0),
-        wait_s=latency * 0.2,
-        l2_s=latency * 0.1,
-        dram_s=dram,
-        core_s=core,
-        fixed_s=np.full(count, 1e-6),
-        core_j=latency * power * draw.uniform(0.2, 0.6, count),
-        dram_j=latency * power * draw.uniform(0.1, 0.3, count),
-    )
+        find_gpu(gpu), tunables, count, flops=flops, bytes=moved, latency_s=latency, power_w=power,
+        threads=draw.choice([64, 128, 256], count).astype(float), blocks=draw.integers(10, 5000, count).astype(float),
+        resident=draw.integers(1, 8, count).astype(float), registers=draw.integers(32, 200, count),
+        shared_bytes=draw.integers(0, 40000, count).astype(float), pipe_s=pipes, busy_s=pipes.max(axis=0),
+        wait_s=latency * 0.2, l2_s=latency * 0.1, dram_s=dram, core_s=core, fixed_s=np.full(count, 1e-6),
+        core_j=latency * power * draw.uniform(0.2, 0.6, count), dram_j=latency * power * draw.uniform(0.1, 0.3, count),
+    )  # fmt: skip
 
 
 def by_stages(inputs: ModelInputs) -> np.ndarray:

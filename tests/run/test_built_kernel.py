@@ -28,10 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "conv2d": {"n": range(1, 3), "c": 8, "h": 6, "w": 6, "k": 8, "padding": 1},
     "attention": {"heads": 2, "queries": [3, 17], "keys": 40, "head_dim": 64},
     "matvec": {"m": [9, 33], "k": 72},
-    "softmax": {"rows": [3, 5], "columns": 72},
-    "layernorm": {"rows": [3, 5], "columns": 72},
-    "rmsnorm": {"rows": [3, 5], "columns": 72},
-    "reduce": {"rows": [3, 5], "columns": 72},
+    **{op: {"rows": [3, 5], "columns": 72} for op in ("softmax", "layernorm", "rmsnorm", "reduce")},
     "transpose": {"rows": [9, 33], "columns": 40},
     "elementwise": {"n": [300, 2500]},
 }

@@ -22,21 +22,12 @@ from tests.helpers.sharing import USUAL, add, measurement, merge
 GPU, KERNEL = "h200-sxm", "matmul_simt"
 
 FULL = {
-    "cubin_hash": "ab",
-    "compiler": "nvrtc 13.5",
-    "registers": np.int32(64),
-    "input_seed": 2**40,
-    "device": "NVIDIA H200",
-    "power_limit_w": 700,
-    "ecc": np.bool_(True),
-    "mig": False,
-    "latency_samples_s": np.array([1e-3, 1.1e-3]),
-    "energy_j": np.float32(0.25),
-    "power_w": 250.0,
-    "event_reasons": {"SwPowerCap": 0.5},
-    "temperature_start_c": -0.0,
+    "cubin_hash": "ab", "compiler": "nvrtc 13.5", "registers": np.int32(64), "input_seed": 2**40,
+    "device": "NVIDIA H200", "power_limit_w": 700, "ecc": np.bool_(True), "mig": False,
+    "latency_samples_s": np.array([1e-3, 1.1e-3]), "energy_j": np.float32(0.25), "power_w": 250.0,
+    "event_reasons": {"SwPowerCap": 0.5}, "temperature_start_c": -0.0,
     "measured_at": datetime(2026, 3, 1, 13, 0, 0, 1234, tzinfo=timezone(timedelta(hours=1))),
-}
+}  # fmt: skip
 
 
 def test_added_row_is_found(database, row, problem):

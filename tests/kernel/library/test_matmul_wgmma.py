@@ -145,10 +145,7 @@ def test_swizzled_shared_memory_is_declared_aligned(name, sm, layout, config):
     assert re.findall(r"\.extern \.shared \.align (\d+) ", ptx) == ["1024"]
 
 
-@pytest.mark.parametrize(
-    ("name", "sm", "config"),
-    [("matmul_wgmma", 90, CONFIG), ("matmul_tcgen05", 100, _TILES)],
-)
+@pytest.mark.parametrize(("name", "sm", "config"), [("matmul_wgmma", 90, CONFIG), ("matmul_tcgen05", 100, _TILES)])
 def test_rows_that_a_tensor_map_cannot_describe_are_refused(name, sm, config):
     kernel = find_kernel(name)
     space = Space(kernel, sm, limits(sm), "bf16", "nt")

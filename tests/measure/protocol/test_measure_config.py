@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from kernrec.measure.campaign.device_session import DriftMonitor, describe_changes
 from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo, MeasurementFailure, OutputError
 from kernrec.measure.device.simulated import SimulatedGpu, SimulatedKernel, SimulatedSensors, constant_time
-from kernrec.measure.protocol.energy_counter import (
-    WRAP_J,
-    is_trusted,
-    mean_power,
-    power_from_ticks,
-    unwrapped,
-)
+from kernrec.measure.protocol.energy_counter import WRAP_J, is_trusted, mean_power, power_from_ticks, unwrapped
 from kernrec.measure.protocol.measure_config import (
     LATENCY_CAP_S,
     Probe,

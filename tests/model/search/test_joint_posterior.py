@@ -20,14 +20,9 @@ def contenders(seed: int, count: int = 6, shared: bool = True, weight: float = 1
     draw = np.random.default_rng(seed)
     features = 0.1 * draw.standard_normal((count, 3)) if shared else np.zeros((count, 3))
     return Contenders(
-        expected=draw.normal(0.0, 0.1, count),
-        deviation=draw.uniform(0.05, 0.2, count),
-        features=features,
-        coordinates=draw.standard_normal((count, 2)),
-        kernel=draw.integers(0, 2, count),
-        of_kernel=0.1,
-        weight=weight,
-    )
+        expected=draw.normal(0.0, 0.1, count), deviation=draw.uniform(0.05, 0.2, count), features=features,
+        coordinates=draw.standard_normal((count, 2)), kernel=draw.integers(0, 2, count), of_kernel=0.1, weight=weight,
+    )  # fmt: skip
 
 
 def brute_force(

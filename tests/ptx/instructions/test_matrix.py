@@ -35,14 +35,10 @@ A_PLACES: dict[tuple[str, int], Place] = {
 B_PLACES: dict[tuple[str, int], Place] = {
     ("m16n8k8", 2): lambda g, t, i: (t * 2 + (i & 1), g),
     ("m16n8k16", 2): lambda g, t, i: (t * 2 + (i & 1) if i < 2 else t * 2 + (i & 1) + 8, g),
-    ("m16n8k4", 4): lambda g, t, i: (t, g),
-    ("m16n8k8", 4): lambda g, t, i: (t if i == 0 else t + 4, g),
-    ("m8n8k16", 1): lambda g, t, i: (t * 4 + (i & 3), g),
-    ("m16n8k16", 1): lambda g, t, i: (t * 4 + (i & 3), g),
+    **dict.fromkeys((("m16n8k4", 4), ("m8n8k4", 8), ("m16n8k4", 8)), lambda g, t, i: (t, g)),
+    **dict.fromkeys((("m16n8k8", 4), ("m16n8k8", 8)), lambda g, t, i: (t if i == 0 else t + 4, g)),
+    **dict.fromkeys((("m8n8k16", 1), ("m16n8k16", 1)), lambda g, t, i: (t * 4 + (i & 3), g)),
     ("m16n8k32", 1): lambda g, t, i: (t * 4 + (i & 3) if i < 4 else t * 4 + (i & 3) + 16, g),
-    ("m8n8k4", 8): lambda g, t, i: (t, g),
-    ("m16n8k4", 8): lambda g, t, i: (t, g),
-    ("m16n8k8", 8): lambda g, t, i: (t if i == 0 else t + 4, g),
     ("m16n8k16", 8): lambda g, t, i: (i * 4 + t, g),
 }
 

@@ -10,14 +10,7 @@ from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import Quantization, read_model
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.model.analytical.spread import Estimate
-from kernrec.recommender.serving.audit import (
-    AuditedFile,
-    ServingAudit,
-    entries_of,
-    serve_audit,
-    setting,
-    write_folder,
-)
+from kernrec.recommender.serving.audit import AuditedFile, ServingAudit, entries_of, serve_audit, setting, write_folder
 from kernrec.recommender.serving.compared import Comparer, Comparison, Verdict, candidates
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for
 from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files

@@ -14,13 +14,7 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import read_model
 from kernrec.model.analytical.spread import Estimate
-from kernrec.recommender.serving.audit import (
-    AuditedFile,
-    ServingAudit,
-    entries_of,
-    serve_audit,
-    write_folder,
-)
+from kernrec.recommender.serving.audit import AuditedFile, ServingAudit, entries_of, serve_audit, write_folder
 from kernrec.recommender.serving.compared import Comparison
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config
 from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile, tuned_files
