@@ -125,32 +125,41 @@ void Launch::fill_work(const Figures& on_problem, const std::vector<int64_t>& ro
     ByCpu<kFillMoved>()(&access, visits, together, extents, sizes, device.l2_bytes, &work(kDramBytes, 0));
 }
 
-void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& rows, std::vector<double>& clocks,
-                       std::vector<double>& joules) const {
-    const Reader blocks = on_problem.readers[0], *const trips_of = on_problem.readers.data() + 3;
-    const double sms = device.sms, memory_clk = device.memory_clk;
-    const int64_t step = quick.row_step;
-    for (size_t place = 0; place < rows.size(); place++) {
-        const int64_t row = rows[place];
-        if (!performed[row]) continue;
-        const double before_clk = clocks[place] + start_clk;
+namespace {
+
+constexpr auto kAddQuick = [](const Launch* launch, const Launch::Figures* on_problem, const std::vector<int64_t>* rows,
+                              double* clocks, double* joules) __attribute__((always_inline)) {
+    const Reader blocks = on_problem->readers[0], *const trips_of = on_problem->readers.data() + 3;
+    const double sms = launch->device.sms, memory_clk = launch->device.memory_clk;
+    const int64_t step = launch->quick.row_step;
+    for (size_t place = 0; place < rows->size(); place++) {
+        const int64_t row = (*rows)[place];
+        if (!launch->performed[row]) continue;
+        const double before_clk = clocks[place] + launch->start_clk;
         clocks[place] = before_clk;
-        if (!counted) continue;
+        if (!launch->counted) continue;
         const double number = blocks(row);
-        const double* rates = &quick(0, row);
+        const double* rates = &launch->quick(0, row);
         double busiest = rates[0], alone = rates[step], trips = 0.0, dynamic = rates[2 * step] * number;
-        for (int64_t loop = 0; loop < loops; loop++) {
+        for (int64_t loop = 0; loop < launch->loops; loop++) {
             const double total = trips_of[2 * loop](row), depth = trips_of[2 * loop + 1](row);
             rates += 3 * step, trips = trips + depth;
             busiest = busiest + rates[0] * depth;
             alone = alone + rates[step] * depth;
             dynamic = dynamic + rates[2 * step] * total;
         }
-        const double per_sm = std::ceil(number / sms), rounds = std::ceil(per_sm / geometry(0, row));
-        const double waits = trips * (memory_clk / maximum(geometry(2, row), 1.0));
+        const double per_sm = std::ceil(number / sms), rounds = std::ceil(per_sm / launch->geometry(0, row));
+        const double waits = trips * (memory_clk / maximum(launch->geometry(2, row), 1.0));
         clocks[place] = before_clk + maximum(per_sm * busiest, rounds * (maximum(alone, waits) + memory_clk));
         joules[place] = joules[place] + dynamic;
     }
+};
+
+}  // namespace
+
+void Launch::add_quick(const Figures& on_problem, const std::vector<int64_t>& rows, std::vector<double>& clocks,
+                       std::vector<double>& joules) const {
+    ByCpu<kAddQuick>()(this, &on_problem, &rows, clocks.data(), joules.data());
 }
 
 namespace {
