@@ -33,6 +33,8 @@ _OPEN_S = 20.0
 """Seconds to wait for the first GPUs before `Driver` assigns measurements."""
 _STORE_S = 60.0
 """Minimum seconds between two transfers from the journal to the database."""
+_PAUSE = 20.0
+"""Minimum time between two transfers as a multiple of the first transfer's duration."""
 _NO_GPU_S = 60.0
 """Seconds without any GPU after which the campaign ends. Machines may restart in this time."""
 _MOST_LOSSES = 3
@@ -133,7 +135,7 @@ class Driver:
         with suppress(UsageError):  # Another process may be using the database. The rows stay in the journal.
             self._stored += ingest(self._journal, ended_only=True)
         now_s = time.monotonic()
-        self._store_s = now_s + max(_STORE_S, 20.0 * (now_s - begun_s))
+        self._store_s = now_s + max(_STORE_S, _PAUSE * (now_s - begun_s))
 
     def _is_there(self, device: _Device) -> bool:
         return device.greeted and (device.identity is None or not self._kinds[device.identity.gpu].over)

@@ -114,6 +114,7 @@ def test_restarted_driver_skips_configs_measured_by_another_run(tmp_path, monkey
         make_recording(tmp_path / "recorded.duckdb", 12, energy=False, size=size)
     monkeypatch.setattr(device_session, "_FIRST_S", 20.0)
     monkeypatch.setattr(driver, "_STORE_S", 0.0)
+    monkeypatch.setattr(driver, "_PAUSE", 0.0)
     with pytest.raises(Killed):
         collect(tmp_path, 1, die)
     entered = measured_rows(tmp_path / "own.duckdb")
